@@ -131,7 +131,7 @@ DT_TEST(memory, an_arena_gives_aligned_zeroed_memory_that_does_not_overlap)
 /* A large request must not push the half-used block away. */
 DT_TEST(memory, an_arena_keeps_filling_its_block_after_a_large_request)
 {
-    dti_arena arena = DTI_ARENA_INIT;
+    DT_ENDS(dti_arena_free) dti_arena arena = DTI_ARENA_INIT;
     void *p;
     uint64_t count;
 
@@ -140,7 +140,6 @@ DT_TEST(memory, an_arena_keeps_filling_its_block_after_a_large_request)
     count = dti_alloc_count();
     DT_ASSERT_OK(dti_arena_alloc(&arena, 16, &p));
     DT_ASSERT_EQ_INT(dti_alloc_count(), count);
-    dti_arena_free(&arena);
 }
 
 DT_TEST(memory, products_of_extents_are_checked)

@@ -65,11 +65,10 @@ DT_TEST(pool, every_worker_runs_its_share_once_per_round)
 
 DT_TEST(pool, no_pool_is_a_pool_of_the_caller)
 {
-    dti_pool *none = NULL;
+    DT_ENDS(dti_pool_destroy) dti_pool *none = NULL;
 
     DT_ASSERT_EQ_INT(dti_pool_size(NULL), 1);
     check_sums(NULL, 2);
-    dti_pool_destroy(&none);
 }
 
 static void pause_ns(long ns)
@@ -82,26 +81,24 @@ static void pause_ns(long ns)
 /* Pauses longer than the spinning: workers sleep on the futex and have to be woken. */
 DT_TEST(pool, workers_that_sleep_are_woken)
 {
-    dti_pool *pool;
+    DT_ENDS(dti_pool_destroy) dti_pool *pool = NULL;
 
     DT_ASSERT_OK(dti_pool_create(3, true, NULL, NULL, &pool));
     for (int i = 0; i < 20; i++) {
         pause_ns(i % 2 ? 3000000 : 200000); /* also about the moment when they fall asleep */
         check_sums(pool, 3);
     }
-    dti_pool_destroy(&pool);
 }
 
 DT_TEST(pool, a_round_costs_no_malloc)
 {
-    dti_pool *pool;
+    DT_ENDS(dti_pool_destroy) dti_pool *pool = NULL;
     uint64_t count;
 
     DT_ASSERT_OK(dti_pool_create(2, false, NULL, NULL, &pool));
     count = dti_alloc_count();
     check_sums(pool, 10);
     DT_ASSERT_EQ_INT(dti_alloc_count(), count);
-    dti_pool_destroy(&pool);
 }
 
 static void mark_started(void *arg, int worker)
@@ -121,12 +118,11 @@ static void nothing(void *arg, int worker, int n_workers)
 DT_TEST(pool, on_start_runs_on_each_started_thread_before_its_first_share)
 {
     int started[4][16] = { { 0 } };
-    dti_pool *pool;
+    DT_ENDS(dti_pool_destroy) dti_pool *pool = NULL;
 
     DT_ASSERT_OK(dti_pool_create(4, false, mark_started, started, &pool));
     dti_pool_run(pool, nothing, NULL);
     for (int w = 1; w < 4; w++) DT_ASSERT_EQ_INT(started[w][0], w);
-    dti_pool_destroy(&pool);
 }
 
 DT_TEST(pool, a_pool_without_threads_is_refused)

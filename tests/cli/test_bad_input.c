@@ -78,8 +78,8 @@ static dt_status fill_zeros(void *arg, size_t i, int64_t first, int64_t count, v
 static void write_variant(const char *folder, const char *drop, const char *retype, dt_dtype dtype)
 {
     char source[DT_TEST_PATH_BYTES], path[PATH];
-    dti_st_file *file;
-    dti_st_spec *specs = NULL;
+    DT_ENDS(dti_st_close) dti_st_file *file = NULL;
+    DT_FREED dti_st_spec *specs = NULL;
     size_t n = 0;
 
     (void)dt_test_source_path(source, "tests/golden/llama/tied/model.safetensors");
@@ -96,8 +96,6 @@ static void write_variant(const char *folder, const char *drop, const char *rety
     }
     (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
     DT_ASSERT_OK(dti_st_write(path, specs, n, NULL, fill_zeros, specs));
-    dti_free(specs);
-    dti_st_close(&file);
 }
 
 /* A safetensors file from its header and as many bytes of data. */

@@ -79,7 +79,7 @@ static void check_printed(const json_t *all, const dt_golden_gradient *golden)
 static void check_case(const char *fixture, const char *which, const char *mesh, const char *more)
 {
     char temporary[DT_TEST_PATH_BYTES], path[PATH_BYTES], tokens[TEXT_BYTES], labels[TEXT_BYTES];
-    dt_gradient_golden golden;
+    DT_ENDS(dt_gradient_golden_close) dt_gradient_golden golden;
     dti_st_file *file;
     command_result r;
     json_t *v, *all;
@@ -113,7 +113,6 @@ static void check_case(const char *fixture, const char *which, const char *mesh,
     }
     dti_st_close(&file);
     json_decref(v);
-    dt_gradient_golden_close(&golden);
 }
 
 /* One checkpoint of each architecture; names in the files of gemma3/multimodal are not ours. */

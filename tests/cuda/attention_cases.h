@@ -123,7 +123,7 @@ static inline void run_attention(const cr_device *d, const attention_shape *s, d
                                       0,          0,       0 };
     const bool pieces = dtype != DT_F32 && s->width % 8 == 0 && s->skew == 0;
     cr_case c = { .row = "attention", .n_in = N_IN, .attr = &attr, .skew = s->skew };
-    dt_local want, mean, got, again;
+    DT_ENDS(kt_release) dt_local again, got, mean, want;
     char name[128];
 
     (void)snprintf(name, sizeof name, "attention B%lld T%lld H%lld/%lld S%lld e%lld w%lld at %lld",
@@ -143,10 +143,6 @@ static inline void run_attention(const cr_device *d, const attention_shape *s, d
     cr_run_cuda(&c, d, again.data);
     DT_ASSERT(memcmp(got.data, again.data, cr_bytes(&got)) == 0);
     for (int i = 0; i < N_IN; i++) kt_release(&c.in[i]);
-    kt_release(&want);
-    kt_release(&mean);
-    kt_release(&got);
-    kt_release(&again);
 }
 
 #endif

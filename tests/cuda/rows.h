@@ -123,7 +123,7 @@ static inline void cr_run_cpu(const cr_case *c, void *want)
 {
     dt_local out[DT_OP_MAX_OUT];
     const size_t bytes = cr_bytes(&c->out);
-    dti_cpu *cpu;
+    DT_ENDS(dti_cpu_destroy) dti_cpu *cpu = NULL;
     dt_kargs args = { .in = c->in,
                       .out = out,
                       .attr = c->attr,
@@ -137,7 +137,6 @@ static inline void cr_run_cpu(const cr_case *c, void *want)
     DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
     args.cpu = cpu;
     DT_ASSERT_OK(c->cpu(&args));
-    dti_cpu_destroy(&cpu);
 }
 
 /* The place of a float in the order of floats of its dtype. */

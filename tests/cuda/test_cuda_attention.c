@@ -72,7 +72,8 @@ DT_TEST(cuda_attention, a_graph_follows_the_positions)
     const attention_shape s = { 2, 1, 4, 2, 300, 64, 0, 0, 4, 2, 0, 290, IN_TURN, 0 };
     const dti_attention_attr attr = { 4, 2, 0, 0.25f, 0, 0, 0 };
     cr_case c = { .row = "attention", .n_in = N_IN, .attr = &attr };
-    dt_local device[N_IN], out, want;
+    DT_ENDS(kt_release) dt_local want;
+    dt_local device[N_IN], out;
     const dt_kargs args = { .in = device, .out = &out, .attr = &attr, .n_in = N_IN, .n_out = 1 };
     dti_cuda_graph *graph;
     CR_DEVICE d = cr_open();
@@ -105,7 +106,6 @@ DT_TEST(cuda_attention, a_graph_follows_the_positions)
         kt_release(&c.in[i]);
     }
     cr_release(&d, &out, out.data, 0);
-    kt_release(&want);
 }
 
 /* Scores of +-1e30 pick one key and give its v exactly; a weight of 1 loses nothing. */

@@ -93,12 +93,11 @@ static void run_on_cpu(dt_kernel kernel, const dti_attention_train_attr *attr, d
                        int n_in, dt_local *out, int n_out)
 {
     dt_kargs args = { .in = in, .out = out, .attr = attr, .n_in = n_in, .n_out = n_out };
-    dti_cpu *cpu;
+    DT_ENDS(dti_cpu_destroy) dti_cpu *cpu = NULL;
 
     DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
     args.cpu = cpu;
     DT_ASSERT_OK(kernel(&args));
-    dti_cpu_destroy(&cpu);
 }
 
 /* dy, y, lse: operands of the statistics. */

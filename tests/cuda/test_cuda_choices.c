@@ -80,7 +80,8 @@ DT_TEST(cuda_choices, the_first_of_equals_is_chosen)
 DT_TEST(cuda_choices, a_recorded_choice_looks_at_what_is_there_when_it_runs)
 {
     const int64_t n = 20000;
-    dt_local x = kt_filled(DT_F32, 1, &n, KT_ZERO, 1), out = { .dtype = DT_I64 }, in = x;
+    DT_ENDS(kt_release) dt_local x = kt_filled(DT_F32, 1, &n, KT_ZERO, 1);
+    dt_local out = { .dtype = DT_I64 }, in = x;
     const dt_kargs args = { .in = &in, .out = &out, .n_in = 1, .n_out = 1 };
     dti_cuda_graph *graph;
     int64_t key;
@@ -101,7 +102,6 @@ DT_TEST(cuda_choices, a_recorded_choice_looks_at_what_is_there_when_it_runs)
     d.m->graph_destroy(graph);
     cr_release(&d, &x, in.data, 0);
     cr_release(&d, &out, out.data, 0);
-    kt_release(&x);
 }
 
 /* --- the k largest ---------------------------------------------------------------------------- */
@@ -233,7 +233,9 @@ DT_TEST(cuda_choices, weights_are_within_units_of_the_cpu)
 DT_TEST(cuda_choices, an_expert_that_is_none_is_reported)
 {
     static const int64_t shape[] = { 1, 4 };
-    dt_local x = kt_filled(DT_F32, 2, shape, KT_UNIFORM, 1), ids = kt_local(DT_I32, 2, shape);
+    DT_ENDS(kt_release)
+    dt_local ids = kt_local(DT_I32, 2, shape),
+             x = kt_filled(DT_F32, 2, shape, KT_UNIFORM, 1);
     const dti_route_attr attr = { 4, 1 };
     dt_local in[] = { x, ids }, out = x;
     const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = 2, .n_out = 1 };
@@ -249,6 +251,4 @@ DT_TEST(cuda_choices, an_expert_that_is_none_is_reported)
     cr_release(&d, &x, in[0].data, 0);
     cr_release(&d, &ids, in[1].data, 0);
     cr_release(&d, &x, out.data, 0);
-    kt_release(&x);
-    kt_release(&ids);
 }

@@ -218,7 +218,7 @@ DT_TEST(cuda_cudnn, its_rows_are_those_of_the_spans)
 {
     const attention_shape *s = &cases[0].shape;
     const size_t first = 6 * 4 * 64 * 2; /* bytes of the queries before the span */
-    dt_local own = own_result(s), y;
+    DT_ENDS(kt_release) dt_local own = own_result(s), y;
     cr_device d;
 
     open_simulated(&d, "now", "wrong");
@@ -227,14 +227,12 @@ DT_TEST(cuda_cudnn, its_rows_are_those_of_the_spans)
     for (size_t t = 6; t + 1 < 70; t++) /* the last query sees all keys but those behind it */
         DT_ASSERT(memcmp((char *)y.data + t * 512, (char *)own.data + t * 512, 512) != 0);
     close_with(&d);
-    kt_release(&y);
-    kt_release(&own);
 }
 
 DT_TEST(cuda_cudnn, a_check_drops_plans_whose_results_differ)
 {
     const attention_shape *s = &cases[0].shape;
-    dt_local own = own_result(s);
+    DT_ENDS(kt_release) dt_local own = own_result(s);
     cr_device d;
 
     open_simulated(&d, "check", "wrong");
@@ -249,7 +247,6 @@ DT_TEST(cuda_cudnn, a_check_drops_plans_whose_results_differ)
         kt_release(&y);
     }
     close_with(&d);
-    kt_release(&own);
 }
 
 DT_TEST(cuda_cudnn, a_check_keeps_plans_whose_results_agree)
@@ -276,7 +273,7 @@ DT_TEST(cuda_cudnn, what_is_refused_is_computed_by_our_kernel)
         { "fails", "CUDNN_STATUS_NOT_SUPPORTED", 1, 1 },
     };
     const attention_shape *s = &cases[3].shape;
-    dt_local own = own_result(s);
+    DT_ENDS(kt_release) dt_local own = own_result(s);
 
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
         cr_device d;
@@ -292,7 +289,6 @@ DT_TEST(cuda_cudnn, what_is_refused_is_computed_by_our_kernel)
         DT_ASSERT(strstr(use.why, rows[i].why) != NULL);
         close_with(&d);
     }
-    kt_release(&own);
 }
 
 /* Operands of the first case on the device, and room for its result; host: where they were made. */

@@ -351,27 +351,23 @@ static dt_status run_program(dt_mesh *mesh, const program *p, dt_dtype dtype, bo
     dt_runtime *rt = dt_mesh_runtime(mesh);
     const dti_cuda_place *gpu = dti_runtime_gpu(rt);
     const int64_t want = fused ? p->n_fused : p->n_apart;
-    dt_status st = DT_OK;
     dti_device *device;
-    dt_tape *t = NULL;
+    DT_ENDS(release_values) values v = { 0 };
+    DT_HELD(tape) *t = NULL;
     int64_t n;
-    values v;
 
     DT_TRY(dti_device_of(rt, &device));
     dti_fusion_set(device, fused);
-    DT_TRY_TO(done, st, make_values(mesh, dtype, &v));
-    DT_TRY_TO(done, st, dt_tape_create(rt, &t));
+    DT_TRY(make_values(mesh, dtype, &v));
+    DT_TRY(dt_tape_create(rt, &t));
     n = gpu->module->launches(gpu->cuda);
     p->run(t, &v);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, read_all(&v, got, n_bytes));
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(read_all(&v, got, n_bytes));
     n = gpu->module->launches(gpu->cuda) - n;
-    DT_EXPECT_TO(done, st, n == want, "%s, %s, %s: %lld kernels, not %lld", p->what,
-                 dt_dtype_name(dtype), fused ? "fused" : "apart", (long long)n, (long long)want);
-done:
-    dt_tape_release(&t);
-    release_values(&v);
-    return st;
+    DT_EXPECT(n == want, "%s, %s, %s: %lld kernels, not %lld", p->what, dt_dtype_name(dtype),
+              fused ? "fused" : "apart", (long long)n, (long long)want);
+    return DT_OK;
 }
 
 static dt_status run_programs(dt_mesh *mesh, const void *arg)

@@ -10,13 +10,12 @@
 static void check(const char *fixture, const char *mesh, dt_dtype dtype, int n_greedy)
 {
     dt_run_options options = dt_test_cuda_options();
-    dt_golden x;
+    DT_ENDS(dt_golden_close) dt_golden x;
 
     DT_ASSERT_OK(dt_golden_open(fixture, &x));
     x.dtype = dtype;
     x.n_greedy = n_greedy;
     dt_golden_check(fixture, mesh, &options, &x);
-    dt_golden_close(&x);
 }
 
 DT_TEST(cuda_golden, llama)

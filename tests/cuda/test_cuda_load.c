@@ -297,42 +297,33 @@ static dt_status any_buffers(dt_mesh *mesh, const void *arg)
     const ring_case *c = arg;
     dti_param_tensor tensor = { .whole = true };
     dti_param_source from = { .tensors = &tensor, .n_tensors = 1 };
-    dti_st_stage stage = { 0 };
-    dt_layers *layers = NULL;
-    dti_ckpt *ckpt = NULL;
-    dt_tensor *x = NULL;
-    dt_status st = DT_OK;
-    char *want = NULL;
+    DT_HELD(layers) *layers = NULL;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage = { 0 };
+    DT_HELD(tensor) *x = NULL;
+    DT_FREED char *want = NULL;
     dt_param_info info;
     int64_t shape[3];
 
     DT_TRY(dt_layers_create(mesh, "tp", &c->spec, 1, NULL, &layers));
     info = dt_layer_param_info(dt_layers_at(layers, 0), 0);
     for (int a = 0; a < info.n_axes; a++) shape[a] = info.axis[a].extent;
-    DT_TRY_TO(done, st, dti_ckpt_open(c->folder, &ckpt));
-    DT_TRY_TO(done, st, dti_st_stage_create(0, NULL, &stage));
+    DT_TRY(dti_ckpt_open(c->folder, &ckpt));
+    DT_TRY(dti_st_stage_create(0, NULL, &stage));
     tensor.entry = dti_ckpt_find(ckpt, c->tensor);
     tensor.name = from.name = c->tensor;
     from.ckpt = ckpt;
     from.stage = &stage;
     from.reversed = info.reversed;
-    DT_TRY_TO(done, st,
-              dti_tensor_create_exact(mesh, dt_layer_param_layout(dt_layers_at(layers, 0), 0),
-                                      c->dtype, shape, &x));
-    DT_TRY_TO(done, st, read_in_place(&from, x, &want));
+    DT_TRY(dti_tensor_create_exact(mesh, dt_layer_param_layout(dt_layers_at(layers, 0), 0),
+                                   c->dtype, shape, &x));
+    DT_TRY(read_in_place(&from, x, &want));
     {
         const size_t all = bytes_of(x);
         const size_t sizes[] = { 8, 20, 36, 64, 100, 128, all - 1, all, all + 1, 1 << 16 };
-        for (size_t i = 0; i < DT_COUNT(sizes); i++)
-            DT_TRY_TO(done, st, through_ring(&from, x, sizes[i], want));
+        for (size_t i = 0; i < DT_COUNT(sizes); i++) DT_TRY(through_ring(&from, x, sizes[i], want));
     }
-done:
-    dti_free(want);
-    dt_tensor_release(&x);
-    dti_st_stage_destroy(&stage);
-    dti_ckpt_close(&ckpt);
-    dt_layers_release(&layers);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(cuda_load, buffers_of_any_size_bring_the_same_bytes)

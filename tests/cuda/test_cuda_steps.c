@@ -25,7 +25,7 @@ static void compare_in_place(const cr_device *d, const char *row, dt_kernel cpu_
     const dt_kargs on_gpu = {
         .in = there, .out = there + 1, .attr = attr, .n_in = n, .n_out = n - 1
     };
-    dti_cpu *cpu = open_cpu();
+    DT_ENDS(dti_cpu_destroy) dti_cpu *cpu = open_cpu();
 
     for (int i = 0; i < n; i++) {
         there[i] = in[i];
@@ -51,7 +51,6 @@ static void compare_in_place(const cr_device *d, const char *row, dt_kernel cpu_
         cr_release(d, &in[i], there[i].data, skew);
         kt_release(&in[i]);
     }
-    dti_cpu_destroy(&cpu);
 }
 
 static dt_local operand(int which, dt_dtype dtype, int64_t n)
@@ -178,7 +177,7 @@ static void run_squares(const cr_device *d, int fill, int64_t n, int64_t skew)
                        kt_local(DT_I64, 1, &two) };
     dt_local there[3];
     int64_t got[DTI_DIGITS_N], *want = in[1].data, bad[2];
-    dti_cpu *cpu = open_cpu();
+    DT_ENDS(dti_cpu_destroy) dti_cpu *cpu = open_cpu();
     uint32_t state = 9;
 
     for (int64_t i = 0; i < n; i++) ((float *)in[0].data)[i] = value_of(fill, i, n, &state);
@@ -205,7 +204,6 @@ static void run_squares(const cr_device *d, int fill, int64_t n, int64_t skew)
         cr_release(d, &in[i], there[i].data, i == 0 ? skew : 0);
         kt_release(&in[i]);
     }
-    dti_cpu_destroy(&cpu);
 }
 
 DT_TEST(cuda_steps, squares_have_the_digits_of_the_cpu)

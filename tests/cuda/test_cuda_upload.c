@@ -64,7 +64,7 @@ static void send_all(const dti_cuda_module *module)
 {
     static const size_t sizes[] = { 1, BUFFER, 63, 64, 65, BUFFER - 1, 1000, BUFFER / 2, 2, 3000 };
     uint32_t state = 7;
-    ring r;
+    DT_ENDS(close_ring) ring r;
 
     open_ring(module, TIMEOUT_MS, &r);
     for (size_t at = 0, n; at < ALL; at += n) {
@@ -79,7 +79,6 @@ static void send_all(const dti_cuda_module *module)
     DT_ASSERT_EQ_INT(watched_most_pinned(), DTI_UPLOAD_BUFFERS);
     DT_ASSERT_EQ_INT(watched_pinned(), 0);
     check_arrival(&r);
-    close_ring(&r);
 }
 
 DT_TEST(cuda_upload, pieces_of_any_size_arrive)
@@ -94,7 +93,7 @@ DT_TEST(cuda_upload, pieces_of_any_size_arrive_on_a_late_device)
 
 DT_TEST(cuda_upload, buffers_are_pinned_when_they_are_needed)
 {
-    ring r;
+    DT_ENDS(close_ring) ring r;
 
     open_ring(queued_module(), TIMEOUT_MS, &r);
     DT_ASSERT_EQ_INT(watched_most_pinned(), 0);
@@ -105,12 +104,11 @@ DT_TEST(cuda_upload, buffers_are_pinned_when_they_are_needed)
     DT_ASSERT_OK(dti_upload_close(&r.upload, DT_OK));
     DT_ASSERT_EQ_INT(watched_pinned(), 0);
     DT_ASSERT_OK(dti_upload_close(&r.upload, DT_OK)); /* NULL */
-    close_ring(&r);
 }
 
 DT_TEST(cuda_upload, what_is_pinned_ahead_is_all_that_is_pinned)
 {
-    ring r;
+    DT_ENDS(close_ring) ring r;
 
     open_ring(queued_module(), TIMEOUT_MS, &r);
     DT_ASSERT_OK(dti_upload_pin(r.upload));
@@ -120,7 +118,6 @@ DT_TEST(cuda_upload, what_is_pinned_ahead_is_all_that_is_pinned)
     for (int i = 0; i < 8 * DTI_UPLOAD_BUFFERS; i++) DT_ASSERT_OK(send(&r, "x", 0, BUFFER / 2));
     DT_ASSERT_OK(dti_upload_close(&r.upload, DT_OK));
     DT_ASSERT_EQ_INT(watched_pinned(), 0);
-    close_ring(&r);
 }
 
 /* Whichever of the two comes first: a buffer is used once it has both. */
@@ -150,7 +147,7 @@ DT_TEST(cuda_upload, memory_or_an_event_that_is_refused_is_asked_for_again)
 DT_TEST(cuda_upload, a_copy_without_an_event_is_never_written_over)
 {
     dt_status st;
-    ring r;
+    DT_ENDS(close_ring) ring r;
 
     open_ring(queued_module(), TIMEOUT_MS, &r);
     DT_ASSERT_OK(send(&r, "a.weight", 0, 100)); /* an old event, which will be done */
@@ -164,12 +161,11 @@ DT_TEST(cuda_upload, a_copy_without_an_event_is_never_written_over)
     DT_ASSERT_STATUS(dti_upload_close(&r.upload, st), DT_ERR_DEVICE, "may still copy");
     DT_ASSERT_EQ_INT(watched_pinned(), 1);
     watched_give_back(r.place.cuda);
-    close_ring(&r);
 }
 
 DT_TEST(cuda_upload, more_than_a_buffer_is_refused)
 {
-    ring r;
+    DT_ENDS(close_ring) ring r;
     void *room;
 
     open_ring(queued_module(), TIMEOUT_MS, &r);
@@ -177,13 +173,12 @@ DT_TEST(cuda_upload, more_than_a_buffer_is_refused)
                      "\"x\": room for 4097 bytes in a buffer of 4096");
     DT_ASSERT(room == NULL);
     DT_ASSERT_OK(dti_upload_close(&r.upload, DT_OK));
-    close_ring(&r);
 }
 
 DT_TEST(cuda_upload, a_copy_that_cannot_start_is_named)
 {
     dt_status st;
-    ring r;
+    DT_ENDS(close_ring) ring r;
 
     open_ring(queued_module(), TIMEOUT_MS, &r);
     DT_ASSERT_OK(send(&r, "a.weight", 0, BUFFER));
@@ -192,14 +187,13 @@ DT_TEST(cuda_upload, a_copy_that_cannot_start_is_named)
     DT_ASSERT_STATUS(st, DT_ERR_DEVICE, "\"b.weight\" on its way to the GPU: ");
     DT_ASSERT_STATUS(dti_upload_close(&r.upload, st), DT_ERR_DEVICE, "fell off the bus");
     DT_ASSERT_EQ_INT(watched_pinned(), 0);
-    close_ring(&r);
 }
 
 /* The device says so later: when a buffer is used again, or in the end. */
 DT_TEST(cuda_upload, a_copy_that_fails_on_the_way_is_named)
 {
     dt_status st = DT_OK;
-    ring r;
+    DT_ENDS(close_ring) ring r;
 
     open_ring(queued_module(), TIMEOUT_MS, &r);
     watched_events_fail_after(0);
@@ -218,14 +212,13 @@ DT_TEST(cuda_upload, a_copy_that_fails_on_the_way_is_named)
     DT_ASSERT_OK(send(&r, "e.weight", 0, 100));
     DT_ASSERT_STATUS(dti_upload_close(&r.upload, DT_OK), DT_ERR_DEVICE, "\"e.weight\" on its way");
     DT_ASSERT_EQ_INT(watched_pinned(), 0);
-    close_ring(&r);
 }
 
 /* What failed before counts, whatever the copies do. */
 DT_TEST(cuda_upload, an_error_of_the_caller_is_handed_back)
 {
     dt_status st;
-    ring r;
+    DT_ENDS(close_ring) ring r;
     void *room;
 
     open_ring(queued_module(), TIMEOUT_MS, &r);
@@ -234,13 +227,12 @@ DT_TEST(cuda_upload, an_error_of_the_caller_is_handed_back)
     st = dti_upload_room(r.upload, "too much", 2 * BUFFER, &room);
     DT_ASSERT_STATUS(dti_upload_close(&r.upload, st), DT_ERR_INTERNAL, "too much");
     DT_ASSERT_EQ_INT(watched_pinned(), 0);
-    close_ring(&r);
 }
 
 DT_TEST(cuda_upload, a_copy_that_does_not_end_is_given_up)
 {
     dt_status st = DT_OK;
-    ring r;
+    DT_ENDS(close_ring) ring r;
 
     open_ring(queued_module(), 30, &r);
     watched_events_are_late();
@@ -250,5 +242,4 @@ DT_TEST(cuda_upload, a_copy_that_does_not_end_is_given_up)
     DT_ASSERT_STATUS(dti_upload_close(&r.upload, st), DT_ERR_DEVICE, "has not copied");
     DT_ASSERT_EQ_INT(watched_pinned(), DTI_UPLOAD_BUFFERS); /* the device may still read them */
     watched_give_back(r.place.cuda);
-    close_ring(&r);
 }

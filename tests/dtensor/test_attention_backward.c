@@ -219,7 +219,8 @@ static void run_kernels(const problem *o, dti_cpu *cpu, results *r)
 {
     const shape *s = o->s;
     const int64_t stats_shape[] = { s->batch, s->tokens, s->heads, 2 };
-    dt_local stats = kt_local(DT_F32, 4, stats_shape), in[KT_MAX_IN];
+    DT_ENDS(kt_release) dt_local stats = kt_local(DT_F32, 4, stats_shape);
+    dt_local in[KT_MAX_IN];
     const bool bias = (s->extras & DTI_ATTENTION_BIAS) != 0;
     const bool sinks = (s->extras & DTI_ATTENTION_SINKS) != 0;
     int n = 4;
@@ -243,7 +244,6 @@ static void run_kernels(const problem *o, dti_cpu *cpu, results *r)
     if (sinks)
         DT_ASSERT_OK(dti_attention_backward_sinks_cpu(
             &(dt_kargs){ in, &r->of[DSINKS], NULL, cpu, 2, 1, NULL }));
-    kt_release(&stats);
 }
 
 /* Whether some elements of a gradient, `times` as large, are the differences of the loss. */
@@ -270,7 +270,7 @@ static void check_forward(const problem *o, const results *r)
 {
     const int64_t n = kt_count(&r->of[Y]), e = o->s->width;
     const double unit = o->dtype == DT_F32 ? 2e-6 : 5e-3;
-    double *y, *lse;
+    DT_FREED double *lse = NULL, *y = NULL;
 
     DT_ASSERT_OK(dti_alloc_array((size_t)n + 1, sizeof *y, (void **)&y));
     DT_ASSERT_OK(dti_alloc_array((size_t)(n / e) + 1, sizeof *lse, (void **)&lse));
@@ -283,8 +283,6 @@ static void check_forward(const problem *o, const results *r)
                          (long long)i, kt_get(&r->of[Y], i), y[i]);
     for (int64_t i = 0; i < n / e; i++)
         DT_ASSERT_CLOSE(kt_get(&r->of[LSE], i), lse[i], 4e-6 * (1.0 + fabs(lse[i])));
-    dti_free(y);
-    dti_free(lse);
 }
 
 static bool same_results(const results *a, const results *b)
@@ -300,7 +298,7 @@ static bool same_results(const results *a, const results *b)
 static void run_shape(const shape *s, dt_dtype dtype)
 {
     static const int operands[] = { DQ, Q, DK, K, DV, V, DBIAS, BIAS, DSINKS, SINKS };
-    problem o;
+    DT_ENDS(close_problem) problem o;
 
     open_problem(&o, s, dtype);
     for (int isa = 0; isa <= (int)dti_isa_detect(); isa++) {
@@ -327,7 +325,6 @@ static void run_shape(const shape *s, dt_dtype dtype)
         }
         for (int t = 0; t < KT_MAX_THREADS; t++) close_results(&r[t]);
     }
-    close_problem(&o);
 }
 
 static const shape shapes[] = {

@@ -126,7 +126,7 @@ DT_TEST(comm_log, names_that_are_long_or_odd)
 {
     const dt_comm_counter one[DT_N_COMM_KINDS] = { { 1, 10 } };
     char name[200];
-    dti_comm_log log = { 0 };
+    DT_ENDS(dti_comm_log_free) dti_comm_log log = { 0 };
     int root, a, b;
 
     memset(name, 'x', sizeof name);
@@ -143,5 +143,4 @@ DT_TEST(comm_log, names_that_are_long_or_odd)
     }
     DT_ASSERT_EQ_INT(log.n_nodes, 102);
     DT_ASSERT_EQ_INT(log.n_entries, 100);
-    dti_comm_log_free(&log);
 }

@@ -195,29 +195,26 @@ static dt_status known_to_members(dt_mesh *world, const void *arg)
                                        { { 1000, 10 }, { 1000, 0.0001 } },
                                        { { 0, 10 }, { 0, 0.001 } } };
     const dt_placement rows = DT_SHARD(0);
-    two_meshes m = { 0 };
+    DT_ENDS(release_two) two_meshes m = { 0 };
     dt_tensor *y = NULL;
-    dt_status st = DT_OK;
 
     (void)arg;
-    DT_TRY_TO(done, st, make_two(world, &m));
-    DT_TRY_TO(done, st, copy_is_right(&m));
+    DT_TRY(make_two(world, &m));
+    DT_TRY(copy_is_right(&m));
     for (size_t i = 0; i < DT_COUNT(slow); i++) {
-        if (dt_mesh_is_member(m.from)) DT_TRY_TO(done, st, dt_mesh_set_links(m.from, slow[i]));
-        DT_TRY_TO(done, st, copy_is_right(&m));
+        if (dt_mesh_is_member(m.from)) DT_TRY(dt_mesh_set_links(m.from, slow[i]));
+        DT_TRY(copy_is_right(&m));
     }
-    if (dt_mesh_is_member(m.from)) DT_TRY_TO(done, st, dt_mesh_set_move_memory(m.from, 99));
-    DT_EXPECT_TO(done, st, dt_copy_to(m.x, m.to, &rows, &y) == DT_ERR_LAYOUT, "99 bytes there");
-    if (dt_mesh_is_member(m.from)) DT_TRY_TO(done, st, dt_mesh_set_move_memory(m.from, 0));
-    if (dt_mesh_is_member(m.to)) DT_TRY_TO(done, st, dt_mesh_set_move_memory(m.to, 31));
-    DT_EXPECT_TO(done, st, dt_copy_to(m.x, m.to, &rows, &y) == DT_ERR_LAYOUT, "31 bytes here");
+    if (dt_mesh_is_member(m.from)) DT_TRY(dt_mesh_set_move_memory(m.from, 99));
+    DT_EXPECT(dt_copy_to(m.x, m.to, &rows, &y) == DT_ERR_LAYOUT, "99 bytes there");
+    if (dt_mesh_is_member(m.from)) DT_TRY(dt_mesh_set_move_memory(m.from, 0));
+    if (dt_mesh_is_member(m.to)) DT_TRY(dt_mesh_set_move_memory(m.to, 31));
+    DT_EXPECT(dt_copy_to(m.x, m.to, &rows, &y) == DT_ERR_LAYOUT, "31 bytes here");
     /* outsiders may say what they like */
-    if (!dt_mesh_is_member(m.from)) DT_TRY_TO(done, st, dt_mesh_set_move_memory(m.from, 1));
-    DT_TRY_TO(done, st, dt_mesh_set_move_memory(m.to, dt_mesh_is_member(m.to) ? 1000 : 1));
-    DT_TRY_TO(done, st, copy_is_right(&m));
-done:
-    release_two(&m);
-    return st;
+    if (!dt_mesh_is_member(m.from)) DT_TRY(dt_mesh_set_move_memory(m.from, 1));
+    DT_TRY(dt_mesh_set_move_memory(m.to, dt_mesh_is_member(m.to) ? 1000 : 1));
+    DT_TRY(copy_is_right(&m));
+    return DT_OK;
 }
 
 DT_TEST(copy_to, costs_that_only_members_know_decide_for_all)
@@ -232,37 +229,32 @@ static dt_status counted(dt_mesh *world, const void *arg)
     const dt_placement rows = DT_SHARD(0), whole = DT_REPLICATE;
     const int64_t shape[] = { 5, 4 };
     const int me = dt_runtime_rank(dt_mesh_runtime(world));
-    two_meshes m = { 0 };
-    dt_tape *t = NULL;
-    dt_tensor *r = NULL, *same;
-    dt_status st = DT_OK;
+    DT_ENDS(release_two) two_meshes m = { 0 };
+    DT_HELD(tape) *t = NULL;
+    DT_HELD(tensor) *r = NULL;
+    dt_tensor *same;
     int64_t reductions;
 
     (void)arg;
-    DT_TRY_TO(done, st, make_two(world, &m));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(world), &t));
+    DT_TRY(make_two(world, &m));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(world), &t));
     (void)dt_move_to(t, m.x, m.to, &rows);
-    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_TRY(dt_tape_status(t));
     reductions =
         dt_tape_comm(t, DT_COMM_REDUCE_SCATTER).calls + dt_tape_comm(t, DT_COMM_ALL_REDUCE).calls;
-    DT_EXPECT_TO(done, st, (me < 4) == (reductions > 0), "%lld reductions", (long long)reductions);
-    DT_EXPECT_TO(done, st, dt_tape_comm(t, DT_COMM_ALL_TO_ALL).calls == 1, "no exchange");
+    DT_EXPECT((me < 4) == (reductions > 0), "%lld reductions", (long long)reductions);
+    DT_EXPECT(dt_tape_comm(t, DT_COMM_ALL_TO_ALL).calls == 1, "no exchange");
     dt_tape_reset(t);
-    DT_TRY_TO(done, st,
-              dt_test_arange(m.from, (dt_placement[]){ whole, whole }, DT_F32, 2, shape, &r));
+    DT_TRY(dt_test_arange(m.from, (dt_placement[]){ whole, whole }, DT_F32, 2, shape, &r));
     (void)dt_move_to(t, r, m.to, &rows);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, dt_tape_comm(t, DT_COMM_ALL_TO_ALL).bytes == arrives[me],
-                 "%lld bytes on rank %d", (long long)dt_tape_comm(t, DT_COMM_ALL_TO_ALL).bytes, me);
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(dt_tape_comm(t, DT_COMM_ALL_TO_ALL).bytes == arrives[me], "%lld bytes on rank %d",
+              (long long)dt_tape_comm(t, DT_COMM_ALL_TO_ALL).bytes, me);
     same = dt_move_to(t, r, m.from, (dt_placement[]){ whole, whole });
-    DT_EXPECT_TO(done, st, same == r, "a copy to the same place");
-    DT_EXPECT_TO(done, st, dt_move_to(t, NULL, m.to, &rows) == NULL, "no tensor");
-    DT_EXPECT_TO(done, st, dt_tape_status(t) == DT_ERR_ARG, "no error");
-done:
-    dt_tensor_release(&r);
-    dt_tape_release(&t);
-    release_two(&m);
-    return st;
+    DT_EXPECT(same == r, "a copy to the same place");
+    DT_EXPECT(dt_move_to(t, NULL, m.to, &rows) == NULL, "no tensor");
+    DT_EXPECT(dt_tape_status(t) == DT_ERR_ARG, "no error");
+    return DT_OK;
 }
 
 DT_TEST(copy_to, a_tape_counts_copies)

@@ -202,10 +202,11 @@ DT_TEST(dry, a_tensor_of_terabytes_costs_its_header)
     const dt_placement place[] = { DT_SHARD(0) };
     const int64_t shape[] = { (int64_t)1 << 24, (int64_t)1 << 20 };
     dt_run_options o = DT_RUN_OPTIONS_INIT;
-    dt_tensor *x = NULL, *y = NULL;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
+    DT_HELD(mesh) *mesh = NULL;
+    DT_HELD(tensor) *y = NULL;
+    dt_tensor *x = NULL;
     dti_device *device;
-    dt_runtime *rt;
-    dt_mesh *mesh;
 
     o.n_ranks = 4;
     DT_ASSERT_OK(dt_runtime_create_dry(&o, 2, NULL, &rt));
@@ -216,36 +217,24 @@ DT_TEST(dry, a_tensor_of_terabytes_costs_its_header)
     DT_ASSERT_EQ_INT(dti_memory_used(device->memory), ((int64_t)1 << 46) + ((int64_t)1 << 44));
     dt_tensor_release(&x);
     DT_ASSERT_EQ_INT(dti_memory_held(device->memory), (int64_t)1 << 46);
-    dt_tensor_release(&y);
-    dt_mesh_release(&mesh);
-    dt_runtime_release_dry(&rt);
 }
 
 static dt_status mixture(dt_mesh *mesh, const void *arg)
 {
     const dt_placement whole[] = { { 0 } };
     const int64_t n = 4;
-    dt_tensor *x = NULL, *y = NULL;
-    dt_mesh *dry = NULL;
-    dt_runtime *rt = NULL;
-    dt_status st = DT_OK;
-    dt_tape *t = NULL;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
+    DT_HELD(mesh) *dry = NULL;
+    DT_HELD(tensor) *y = NULL, *x = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
     (void)arg;
-    DT_TRY_TO(done, st, dry_mesh(mesh, &rt, &dry));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, dt_zeros(mesh, whole, DT_F32, 1, &n, &x));
-    DT_TRY_TO(done, st, dt_zeros(dry, whole, DT_F32, 1, &n, &y));
+    DT_TRY(dry_mesh(mesh, &rt, &dry));
+    DT_TRY(dt_zeros(mesh, whole, DT_F32, 1, &n, &x));
+    DT_TRY(dt_zeros(dry, whole, DT_F32, 1, &n, &y));
     (void)dt_add(t, x, y);
-    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
-                               "one of them dry");
-done:
-    dt_tape_release(&t);
-    dt_tensor_release(&x);
-    dt_tensor_release(&y);
-    dt_mesh_release(&dry);
-    dt_runtime_release_dry(&rt);
-    return st;
+    return dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(t), DT_ERR_LAYOUT,
+                                 "one of them dry");
 }
 
 DT_TEST(dry, real_and_dry_operands_do_not_mix)

@@ -53,14 +53,12 @@ DT_TEST(kernels, scratch_grows_and_is_aligned)
 DT_TEST(kernels, other_dtypes_are_refused)
 {
     const int64_t shape[] = { 4 };
-    dt_local x = kt_local(DT_F64, 1, shape);
-    dti_cpu *cpu;
+    DT_ENDS(kt_release) dt_local x = kt_local(DT_F64, 1, shape);
+    DT_ENDS(dti_cpu_destroy) dti_cpu *cpu = NULL;
 
     DT_ASSERT_OK(dti_cpu_create(DTI_ISA_PORTABLE, NULL, &cpu));
     DT_ASSERT_STATUS(dti_silu_cpu(&(dt_kargs){ &x, &x, NULL, cpu, 1, 1, NULL }), DT_ERR_UNSUPPORTED,
                      "silu on CPU takes f32, bf16 or f16, not f64");
-    dti_cpu_destroy(&cpu);
-    kt_release(&x);
 }
 
 /* --- elements --------------------------------------------------------------------------------- */
@@ -370,8 +368,8 @@ DT_TEST(kernels, workers_are_woken_for_enough_work_only)
                  { DTI_PARALLEL_BYTES, 2, 1 },
                  { DTI_PARALLEL_STREAM_BYTES - 1, 2, 1 },
                  { DTI_PARALLEL_STREAM_BYTES, 2, 2 } };
-    dti_pool *pool;
-    dti_cpu *cpu;
+    DT_ENDS(dti_pool_destroy) dti_pool *pool = NULL;
+    DT_ENDS(dti_cpu_destroy) dti_cpu *cpu = NULL;
 
     DT_ASSERT_OK(dti_pool_create(2, false, NULL, NULL, &pool));
     DT_ASSERT_OK(dti_cpu_create(DTI_ISA_PORTABLE, pool, &cpu));
@@ -382,6 +380,4 @@ DT_TEST(kernels, workers_are_woken_for_enough_work_only)
         dti_cpu_run_stream(cpu, rows[i].bytes, note_workers, &n);
         DT_ASSERT_EQ_INT(n, rows[i].stream);
     }
-    dti_cpu_destroy(&cpu);
-    dti_pool_destroy(&pool);
 }

@@ -313,13 +313,12 @@ DT_TEST(kernels_attention, heads_without_their_kv_heads_are_refused)
                        { .data = data, .dtype = DT_F32, .n_axes = 4, .shape = { 1, 1, 2, 2 } },
                        { .data = &position, .dtype = DT_I32, .n_axes = 2, .shape = { 1, 1 } } };
     dt_local out = in[0];
-    dti_cpu *cpu;
+    DT_ENDS(dti_cpu_destroy) dti_cpu *cpu = NULL;
 
     DT_ASSERT_OK(dti_cpu_create(DTI_ISA_PORTABLE, NULL, &cpu));
     DT_ASSERT_STATUS(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1, NULL }),
                      DT_ERR_LAYOUT,
                      "query heads 4 to 5 read kv heads 2 to 2, but this rank holds 0 to 1");
-    dti_cpu_destroy(&cpu);
 }
 
 /* A window that begins behind the first part of the keys leaves that part untouched: what a longer
@@ -362,7 +361,7 @@ DT_TEST(kernels_attention, decode_allocates_once)
                        kt_filled(DT_BF16, 4, k_shape, KT_UNIFORM, 2),
                        kt_filled(DT_BF16, 4, k_shape, KT_UNIFORM, 3),
                        kt_local(DT_I32, 2, p_shape) };
-    dt_local out = kt_local(DT_BF16, 4, q_shape);
+    DT_ENDS(kt_release) dt_local out = kt_local(DT_BF16, 4, q_shape);
     uint64_t before = 0;
     dti_cpu *cpu;
 
@@ -375,5 +374,4 @@ DT_TEST(kernels_attention, decode_allocates_once)
     }
     dti_cpu_destroy(&cpu);
     for (int i = 0; i < 4; i++) kt_release(&in[i]);
-    kt_release(&out);
 }

@@ -178,7 +178,7 @@ DT_TEST(kernels_experts, ids_that_name_no_expert_or_one_twice_are_refused)
                       kt_filled(DT_F32, 2, ids_shape, KT_UNIFORM, 2),
                       kt_filled(DT_F32, 3, gate_up, KT_UNIFORM, 3),
                       kt_filled(DT_F32, 3, down, KT_UNIFORM, 4) };
-    dt_local out = kt_local(DT_F32, 2, x_shape);
+    DT_ENDS(kt_release) dt_local out = kt_local(DT_F32, 2, x_shape);
     dti_cpu *cpu;
 
     DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
@@ -189,5 +189,4 @@ DT_TEST(kernels_experts, ids_that_name_no_expert_or_one_twice_are_refused)
     }
     dti_cpu_destroy(&cpu);
     for (int i = 0; i < 5; i++) kt_release(&in[i]);
-    kt_release(&out);
 }

@@ -104,9 +104,9 @@ static void compare_alone(const packed_shape *s, dt_dtype dtype, dti_isa isa)
 {
     const dti_packed_attr attr = { DT_F32, s->bits, s->group };
     kt_case c = { .name = "alone", .attr = &attr };
-    float *all, *one;
-    dti_pool *pool;
-    dti_cpu *cpu;
+    DT_ENDS(dti_pool_destroy) dti_pool *pool = NULL;
+    DT_ENDS(dti_cpu_destroy) dti_cpu *cpu = NULL;
+    DT_FREED float *one = NULL, *all = NULL;
     dt_local x, y;
 
     fill_packed(&c, s, dtype, DT_F32);
@@ -128,10 +128,6 @@ static void compare_alone(const packed_shape *s, dt_dtype dtype, dti_isa isa)
     }
     c.in[0] = x;
     for (int i = 0; i < c.n_in; i++) kt_release(&c.in[i]);
-    dti_free(all);
-    dti_free(one);
-    dti_cpu_destroy(&cpu);
-    dti_pool_destroy(&pool);
 }
 
 DT_TEST(kernels_packed, a_row_has_the_same_bits_alone_and_among_others)

@@ -229,7 +229,7 @@ DT_TEST(kernels_rows, kv_write_puts_rows_at_their_positions)
     enum { B = 2, T = 3, S = 10, K = 2, E = 5 };
     const int64_t k_shape[] = { B, T, K, E }, p_shape[] = { B, T }, c_shape[] = { B, S, K, E };
     static const int32_t positions[B * T] = { 4, 5, 6, 9, 0, 2 };
-    dti_cpu *cpu;
+    DT_ENDS(dti_cpu_destroy) dti_cpu *cpu = NULL;
 
     DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), NULL, &cpu));
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
@@ -247,7 +247,6 @@ DT_TEST(kernels_rows, kv_write_puts_rows_at_their_positions)
         }
         for (int i = 0; i < 3; i++) kt_release(&in[i]);
     }
-    dti_cpu_destroy(&cpu);
 }
 
 /* --- argmax ----------------------------------------------------------------------------------- */
@@ -308,7 +307,7 @@ DT_TEST(kernels_rows, argmax_of_special_rows)
 {
     static const float zeros[] = { -0.0f, 0.0f, -0.0f };
     static const float infinite[] = { -INFINITY, -INFINITY };
-    dti_cpu *cpu;
+    DT_ENDS(dti_cpu_destroy) dti_cpu *cpu = NULL;
     int64_t key = 0;
     int32_t id = 0;
     dt_local empty = { .data = &key, .dtype = DT_F32, .n_axes = 2, .shape = { 1, 0 } };
@@ -322,7 +321,6 @@ DT_TEST(kernels_rows, argmax_of_special_rows)
     DT_ASSERT(key == INT64_MIN);
     DT_ASSERT_OK(dti_argmax_id_cpu(&(dt_kargs){ &keys, &ids, NULL, cpu, 1, 1, NULL }));
     DT_ASSERT_EQ_INT(id, -1);
-    dti_cpu_destroy(&cpu);
 }
 
 DT_TEST(kernels_rows, argmax_of_many_rows_on_threads)

@@ -23,7 +23,7 @@ static void use(dti_memory *m, size_t bytes)
 DT_TEST(memory, a_step_that_repeats_finds_its_blocks)
 {
     static const size_t sizes[] = { 100, 5000, 64 << 10, 1 << 20, 3 << 20 };
-    dti_memory *m;
+    DT_ENDS(dti_memory_destroy) dti_memory *m = NULL;
     size_t held;
 
     DT_ASSERT_OK(dti_memory_create(false, NULL, &m));
@@ -34,7 +34,6 @@ DT_TEST(memory, a_step_that_repeats_finds_its_blocks)
         DT_ASSERT(dti_memory_held(m) == held);
     }
     DT_ASSERT(dti_memory_used(m) == 0);
-    dti_memory_destroy(&m);
 }
 
 /* A block of every size class up to 1 GiB would be more than 5 GiB. Weights do not widen the bound:
@@ -63,7 +62,7 @@ DT_TEST(memory, the_pool_holds_its_peak_and_64_mib)
 {
     const size_t most = (256 + 64) * MIB;
     dti_storage *a, *b;
-    dti_memory *m;
+    DT_ENDS(dti_memory_destroy) dti_memory *m = NULL;
 
     DT_ASSERT_OK(dti_memory_create(true, NULL, &m));
     use(m, 256 * MIB);
@@ -76,7 +75,6 @@ DT_TEST(memory, the_pool_holds_its_peak_and_64_mib)
     dti_storage_release(a);
     dti_storage_release(b);
     DT_ASSERT(dti_memory_held(m) <= most && dti_memory_held(m) >= 96 * MIB);
-    dti_memory_destroy(&m);
 }
 
 static void count_call(void *arg, void *data)
@@ -90,7 +88,7 @@ DT_TEST(memory, a_lender_hears_once)
 {
     dti_storage *a, *b, *c = NULL;
     int calls[3] = { 0, 0, 0 };
-    dti_memory *m;
+    DT_ENDS(dti_memory_destroy) dti_memory *m = NULL;
     float values[4];
 
     DT_ASSERT_OK(dti_memory_create(false, NULL, &m));
@@ -108,14 +106,14 @@ DT_TEST(memory, a_lender_hears_once)
     DT_ASSERT_STATUS(dti_storage_lend(m, values, (dti_lender){ count_call, &calls[2] }, &c),
                      DT_ERR_ARG, "has ended");
     DT_ASSERT(calls[0] == 1 && calls[1] == 1 && calls[2] == 1 && c == NULL);
-    dti_memory_destroy(&m);
 }
 
 /* A memory within another counts there too, as its kind, and nowhere after it has gone. */
 DT_TEST(memory, kinds_and_parts_add_up)
 {
     dti_storage *weights, *cache, *values, *recorded;
-    dti_memory *m, *part;
+    DT_ENDS(dti_memory_destroy) dti_memory *m = NULL;
+    dti_memory *part;
     size_t sum = 0;
 
     DT_ASSERT_OK(dti_memory_create(false, NULL, &m));
@@ -151,7 +149,6 @@ DT_TEST(memory, kinds_and_parts_add_up)
     dti_storage_release(values);
     for (int k = 0; k < DTI_N_KINDS; k++)
         DT_ASSERT_EQ_INT(dti_memory_of_kind(m, (dti_memory_kind)k), 0);
-    dti_memory_destroy(&m);
 }
 
 /* Counts what is taken; there are no bytes. */
@@ -177,7 +174,7 @@ DT_TEST(memory, a_step_of_training_finds_its_blocks)
     enum { N = 64 };
     static const size_t kept[] = { 6, 5, 2 };
     dti_storage *forward[N], *backward[N], *logits[2];
-    dti_memory *m;
+    DT_ENDS(dti_memory_destroy) dti_memory *m = NULL;
     int taken = 0;
 
     DT_ASSERT_OK(
@@ -196,7 +193,6 @@ DT_TEST(memory, a_step_of_training_finds_its_blocks)
         DT_ASSERT(step < 2 || taken == before);
         DT_ASSERT(dti_memory_held(m) <= dti_memory_peak(m) + 64 * MIB);
     }
-    dti_memory_destroy(&m);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -215,7 +211,7 @@ DT_TEST(memory, idle_blocks_go_before_a_request_fails)
 {
     struct rlimit before, limit;
     dti_storage *s;
-    dti_memory *m;
+    DT_ENDS(dti_memory_destroy) dti_memory *m = NULL;
 
     DT_ASSERT_OK(dti_memory_create(false, NULL, &m));
     use(m, 256 * MIB);
@@ -229,6 +225,5 @@ DT_TEST(memory, idle_blocks_go_before_a_request_fails)
     DT_ASSERT(dti_storage_create(m, 4096 * MIB, true, &s) == DT_ERR_MEMORY);
     DT_ASSERT(setrlimit(RLIMIT_AS, &before) == 0);
     DT_ASSERT(dti_memory_used(m) == 0);
-    dti_memory_destroy(&m);
 }
 #endif

@@ -28,7 +28,8 @@ static dt_status leaves_a_tensor(dt_runtime *rt, void *arg)
 
 DT_TEST(misuse, a_tensor_is_not_filled_or_moved_after_its_run)
 {
-    dt_tensor *x = NULL, *y = NULL;
+    DT_HELD(tensor) *x = NULL;
+    dt_tensor *y = NULL;
     dt_pending *p = NULL;
 
     DT_ASSERT_OK(dt_run(NULL, leaves_a_tensor, &x));
@@ -40,7 +41,6 @@ DT_TEST(misuse, a_tensor_is_not_filled_or_moved_after_its_run)
     DT_ASSERT_STATUS(dt_full_tensor(x, &y), DT_ERR_ARG, "has ended");
     DT_ASSERT_STATUS(dt_redistribute_begin(x, whole, &p), DT_ERR_ARG, "has ended");
     DT_ASSERT(y == NULL && p == NULL);
-    dt_tensor_release(&x);
 }
 
 /* --- memory --- */

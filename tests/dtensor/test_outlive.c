@@ -68,7 +68,7 @@ static void release_all(leftovers *l)
 DT_TEST(outlive, objects_are_named_and_can_be_released_after_the_run)
 {
     dt_run_options o = DT_TEST_RUN_OPTIONS;
-    leftovers l = { 0 };
+    DT_ENDS(release_all) leftovers l = { 0 };
 
     if (dt_test_processes() > 1) dt_test_skip("the handles are this process's");
     o.n_ranks = RANKS;
@@ -81,7 +81,6 @@ DT_TEST(outlive, objects_are_named_and_can_be_released_after_the_run)
         DT_ASSERT(l.level[r] == DT_LOG_WARNING);
         DT_ASSERT(strstr(l.named[r], "tensor f32 [6, 4] S(0)") != NULL);
     }
-    release_all(&l);
 }
 
 /* They lost their memory: whoever uses them is told so. */
@@ -91,7 +90,7 @@ DT_TEST(outlive, what_is_left_of_them_refuses_to_be_used)
     dt_run_options o = DT_TEST_RUN_OPTIONS;
     dt_pending *move = NULL;
     dt_tensor *y = NULL;
-    leftovers l = { 0 };
+    DT_ENDS(release_all) leftovers l = { 0 };
     float values[24];
 
     if (dt_test_processes() > 1) dt_test_skip("the handles are this process's");
@@ -109,13 +108,12 @@ DT_TEST(outlive, what_is_left_of_them_refuses_to_be_used)
     DT_ASSERT(dt_move(l.tape[0], l.x[0], rows) == NULL);
     DT_ASSERT_STATUS(dt_tape_status(l.tape[0]), DT_ERR_ARG, "has ended");
     DT_ASSERT_STATUS(dt_zeros(l.mesh[0], whole, DT_F32, 0, NULL, &y), DT_ERR_ARG, "has ended");
-    release_all(&l);
 }
 
 DT_TEST(outlive, a_rank_that_fails_leaves_objects_behind_as_a_matter_of_course)
 {
     dt_run_options o = DT_TEST_RUN_OPTIONS;
-    leftovers l = { .fails = true };
+    DT_ENDS(release_all) leftovers l = { .fails = true };
 
     if (dt_test_processes() > 1) dt_test_skip("the handles are this process's");
     o.n_ranks = RANKS;
@@ -124,7 +122,6 @@ DT_TEST(outlive, a_rank_that_fails_leaves_objects_behind_as_a_matter_of_course)
     DT_ASSERT_STATUS(dt_run(&o, leave, &l), DT_ERR_INTERNAL, "on purpose");
     for (int r = 0; r < RANKS; r++)
         if (l.tape[r] != NULL && l.summary[r][0] != '\0') DT_ASSERT(l.level[r] == DT_LOG_INFO);
-    release_all(&l);
 }
 
 /* A dry runtime ends as a run does. */
@@ -133,12 +130,11 @@ DT_TEST(outlive, dry_objects_may_be_released_after_their_runtime)
     const dt_placement rows[] = { DT_SHARD(0) };
     static const int64_t shape[] = { 8 };
     const dt_run_options o = { .size = sizeof o, .n_ranks = 4, .timeout_ms = 1000 };
-    dt_runtime *rt;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
     DT_HELD(mesh) *mesh = NULL;
     DT_HELD(tensor) *x = NULL;
 
     DT_ASSERT_OK(dt_runtime_create_dry(&o, 0, NULL, &rt));
     DT_ASSERT_OK(dt_mesh_create(rt, "tp=4", &mesh));
     DT_ASSERT_OK(dt_zeros(mesh, rows, DT_F32, 1, shape, &x));
-    dt_runtime_release_dry(&rt);
 }

@@ -269,10 +269,10 @@ DT_TEST(own_ops, a_result_beyond_63_bits_is_refused)
     const int64_t shape[] = { (int64_t)1 << 40, 2 };
     const dt_placement place = DT_SHARD(0);
     const dt_run_options o = DT_RUN_OPTIONS_INIT;
-    dt_runtime *rt;
-    dt_tensor *x = NULL;
-    dt_mesh *mesh;
-    dt_tape *t;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
+    DT_HELD(mesh) *mesh = NULL;
+    DT_HELD(tensor) *x = NULL;
+    DT_HELD(tape) *t = NULL;
 
     DT_ASSERT_OK(dt_runtime_create_dry(&o, 0, NULL, &rt));
     DT_ASSERT_OK(dt_mesh_create(rt, "tp=1", &mesh));
@@ -281,10 +281,6 @@ DT_TEST(own_ops, a_result_beyond_63_bits_is_refused)
     DT_ASSERT(dt_linear(t, x, x, NULL) == NULL);
     DT_ASSERT_STATUS(dt_tape_status(t), DT_ERR_SHAPE,
                      "linear: a result of 2 axes exceeds 2^63 bytes at axis 1");
-    dt_tape_release(&t);
-    dt_tensor_release(&x);
-    dt_mesh_release(&mesh);
-    dt_runtime_release_dry(&rt);
 }
 
 /* Slices that leave the axis, also by numbers whose sums do not fit. */

@@ -9,20 +9,17 @@
 
 static dt_status measure(dt_mesh *mesh, const void *arg)
 {
-    dti_rates *r = NULL;
-    dt_status st = DT_OK;
+    DT_ENDS(dti_rates_close) dti_rates *r = NULL;
 
     (void)arg;
     DT_TRY(dti_rates_open(mesh, 1001, DT_F32, 24, &r));
-    DT_TRY_TO(done, st, dti_rates_copy(r));
-    DT_TRY_TO(done, st, dti_rates_multiply(r));
-    DT_TRY_TO(done, st, dti_rates_multiply(r));
-    DT_EXPECT_TO(done, st, dti_rates_copied(r) == 1000.0, "%g bytes", dti_rates_copied(r));
-    DT_EXPECT_TO(done, st, dti_rates_operations(r) == 2.0 * 24 * 24 * 24, "%g operations",
-                 dti_rates_operations(r));
-done:
-    dti_rates_close(&r);
-    return st;
+    DT_TRY(dti_rates_copy(r));
+    DT_TRY(dti_rates_multiply(r));
+    DT_TRY(dti_rates_multiply(r));
+    DT_EXPECT(dti_rates_copied(r) == 1000.0, "%g bytes", dti_rates_copied(r));
+    DT_EXPECT(dti_rates_operations(r) == 2.0 * 24 * 24 * 24, "%g operations",
+              dti_rates_operations(r));
+    return DT_OK;
 }
 
 static dt_status agree(dt_mesh *mesh, const void *arg)

@@ -85,7 +85,9 @@ enum { FIRST = 1000 }; /* where the piece begins in the whole */
 
 static void check_keys(dti_cpu *cpu, dt_dtype t, pattern p, const int64_t shape[2], int64_t k)
 {
-    dt_local x = kt_local(t, 2, shape), keys = kt_local(DT_I64, 2, (int64_t[]){ shape[0], k });
+    DT_ENDS(kt_release)
+    dt_local keys = kt_local(DT_I64, 2, (int64_t[]){ shape[0], k }),
+             x = kt_local(t, 2, shape);
     static element want[MOST];
 
     x.offset[1] = FIRST;
@@ -103,8 +105,6 @@ static void check_keys(dti_cpu *cpu, dt_dtype t, pattern p, const int64_t shape[
             DT_ASSERT(same_value(dti_argmax_value(key), want[i].value));
         }
     }
-    kt_release(&x);
-    kt_release(&keys);
 }
 
 DT_TEST(top_k, keys_are_those_of_a_sorted_row)
@@ -138,7 +138,7 @@ DT_TEST(top_k, values_and_indices_are_those_of_the_largest_keys)
     dt_local x = { .data = keys, .dtype = DT_I64, .n_axes = 2, .shape = { 2, N } };
     dt_local out[] = { { .data = values, .dtype = DT_F32, .n_axes = 2, .shape = { 2, K } },
                        { .data = indices, .dtype = DT_I32, .n_axes = 2, .shape = { 2, K } } };
-    dti_cpu *cpu;
+    DT_ENDS(dti_cpu_destroy) dti_cpu *cpu = NULL;
 
     for (int64_t i = 0; i < N; i++) {
         keys[0][i] = i % 3 == 0 ? DTI_NO_KEY : dti_argmax_key((float)(i * 7 % 100), i);
@@ -156,7 +156,6 @@ DT_TEST(top_k, values_and_indices_are_those_of_the_largest_keys)
     for (int64_t i = 0; i < N; i++) keys[0][i] = keys[1][i] = dti_argmax_key(2.0f, 4);
     DT_ASSERT_OK(dti_top_k_cpu(&(dt_kargs){ &x, out, NULL, cpu, 1, 2, NULL }));
     for (int i = 0; i < K; i++) DT_ASSERT(values[1][i] == 2.0f && indices[1][i] == 4);
-    dti_cpu_destroy(&cpu);
 }
 
 /* --- on ranks --------------------------------------------------------------------------------- */
@@ -207,26 +206,21 @@ static dt_status top_of_cut_rows(dt_mesh *mesh, const void *arg)
 {
     const ranks_case *c = arg;
     const dt_placement place[DT_MAX_DIMS] = { { 0 } };
-    dt_local whole = kt_local(c->dtype, 3, (int64_t[]){ c->rows, 1, c->n });
-    dt_tensor *x = NULL, *keys, *values, *indices;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_ENDS(kt_release) dt_local whole = kt_local(c->dtype, 3, (int64_t[]){ c->rows, 1, c->n });
+    DT_HELD(tensor) *x = NULL;
+    dt_tensor *keys, *values, *indices;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
     fill_rows(&whole, c->pattern, 5);
-    DT_TRY_TO(done, st, make_cut(mesh, c, &whole, &x));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(make_cut(mesh, c, &whole, &x));
     keys = dt_top_k_keys(t, x, c->k);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, c->cut_rows || dt_tensor_extent(keys, 2) == c->k * dt_mesh_n_ranks(mesh),
-                 "%lld keys", (long long)dt_tensor_extent(keys, 2));
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(c->cut_rows || dt_tensor_extent(keys, 2) == c->k * dt_mesh_n_ranks(mesh), "%lld keys",
+              (long long)dt_tensor_extent(keys, 2));
     dt_top_k(t, dt_move(t, keys, place), c->k, &values, &indices);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_TRY_TO(done, st, expect_top(c, &whole, values, indices));
-done:
-    dt_tape_release(&t);
-    dt_tensor_release(&x);
-    kt_release(&whole);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_TRY(expect_top(c, &whole, values, indices));
+    return DT_OK;
 }
 
 DT_TEST(top_k, is_the_same_on_every_mesh)
@@ -255,31 +249,29 @@ static dt_status refusals(dt_mesh *mesh, const void *arg)
 {
     const ranks_case c = { DT_F32, RANDOM, 2, 9, 0, false };
     const dt_placement place[DT_MAX_DIMS] = { { 0 } }, terms[] = { DT_PARTIAL(DT_SUM) };
-    dt_local whole = kt_local(DT_F32, 3, (int64_t[]){ 2, 1, 9 });
-    dt_tensor *x = NULL, *partial = NULL, *keys, *indices = NULL, *values = NULL;
-    dt_tape *t = NULL;
-    dt_status st = DT_OK;
+    DT_ENDS(kt_release) dt_local whole = kt_local(DT_F32, 3, (int64_t[]){ 2, 1, 9 });
+    DT_HELD(tensor) *partial = NULL, *x = NULL;
+    dt_tensor *keys, *indices = NULL, *values = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
 
     (void)arg;
-#define REFUSE(call, code, words)                                                     \
-    do {                                                                              \
-        (void)(call);                                                                 \
-        DT_EXPECT_TO(done, st, dt_tape_status(t) == (code), "%d", dt_tape_status(t)); \
-        DT_EXPECT_TO(done, st, strstr(dt_last_error()->message, words) != NULL, "%s", \
-                     dt_last_error()->message);                                       \
-        dt_tape_reset(t);                                                             \
+#define REFUSE(call, code, words)                                        \
+    do {                                                                 \
+        (void)(call);                                                    \
+        DT_EXPECT(dt_tape_status(t) == (code), "%d", dt_tape_status(t)); \
+        DT_EXPECT(strstr(dt_last_error()->message, words) != NULL, "%s", \
+                  dt_last_error()->message);                             \
+        dt_tape_reset(t);                                                \
     } while (0)
     fill_rows(&whole, RANDOM, 5);
-    DT_TRY_TO(done, st, make_cut(mesh, &c, &whole, &x));
-    DT_TRY_TO(done, st,
-              dt_from_local(mesh, terms, DT_F32, 3, (int64_t[]){ 2, 1, 9 }, whole.data, &partial));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY(make_cut(mesh, &c, &whole, &x));
+    DT_TRY(dt_from_local(mesh, terms, DT_F32, 3, (int64_t[]){ 2, 1, 9 }, whole.data, &partial));
     REFUSE(dt_top_k_keys(t, x, 0), DT_ERR_ARG, "the 0 largest are asked for, but axis 2 has 9");
     REFUSE(dt_top_k_keys(t, x, 10), DT_ERR_ARG, "the 10 largest are asked for, but axis 2 has 9");
     REFUSE(dt_top_k_keys(t, partial, 3), DT_ERR_LAYOUT, "must be reduced");
     REFUSE((dt_top_k(t, dt_top_k_keys(t, x, 3), 3, &values, &indices), values), DT_ERR_LAYOUT,
            "axis c must be whole");
-    DT_EXPECT_TO(done, st, values == NULL && indices == NULL, "results after an error");
+    DT_EXPECT(values == NULL && indices == NULL, "results after an error");
     REFUSE((dt_top_k(t, dt_move(t, dt_top_k_keys(t, x, 3), place), 7, &values, &indices), x),
            DT_ERR_ARG, "the 7 largest of 6 keys");
     REFUSE((dt_top_k(t, dt_move(t, x, place), 3, &values, &indices), x), DT_ERR_SHAPE,
@@ -288,14 +280,9 @@ static dt_status refusals(dt_mesh *mesh, const void *arg)
     keys = dt_move(t, dt_top_k_keys(t, x, 3), place);
     dt_top_k(t, keys, 3, NULL, &indices);
     dt_top_k(t, keys, 3, NULL, NULL);
-    DT_TRY_TO(done, st, dt_tape_status(t));
-    DT_EXPECT_TO(done, st, indices != NULL, "indices alone");
-done:
-    dt_tape_release(&t);
-    dt_tensor_release(&x);
-    dt_tensor_release(&partial);
-    kt_release(&whole);
-    return st;
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(indices != NULL, "indices alone");
+    return DT_OK;
 }
 
 DT_TEST(top_k, refuses_what_it_cannot_give)

@@ -58,7 +58,7 @@ static void refuse(const fixture *f, dt_status code, const char *message)
 /* Reads column 1 of tensor `name`, which has to be tensor `t` of its file. */
 static void check_column(const dti_ckpt *ckpt, const char *name, int t)
 {
-    dti_st_stage stage;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage;
     float got[2];
 
     DT_ASSERT_OK(dti_st_stage_create(0, NULL, &stage));
@@ -66,16 +66,15 @@ static void check_column(const dti_ckpt *ckpt, const char *name, int t)
         dti_ckpt_read(ckpt, name, (int64_t[]){ 0, 1 }, (int64_t[]){ 2, 2 }, DT_F32, &stage, got));
     DT_ASSERT_CLOSE(got[0], 100 * (t + 1) + 1, 0);
     DT_ASSERT_CLOSE(got[1], 100 * (t + 1) + 4, 0);
-    dti_st_stage_destroy(&stage);
 }
 
 #define INDEX_OF(map) "{\"metadata\":{\"total_size\":72},\"weight_map\":" map "}"
 
 DT_TEST(checkpoint, a_single_file_is_opened)
 {
-    dti_ckpt *ckpt = NULL;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
     fixture f;
-    char *path;
+    DT_FREED char *path = NULL;
 
     begin(&f);
     put_tensors(&f, "model.safetensors", (const char *const[]){ "z", "model.a", "b" }, 3);
@@ -93,14 +92,12 @@ DT_TEST(checkpoint, a_single_file_is_opened)
     check_column(ckpt, "model.a", 1);
     DT_ASSERT_OK(dti_ckpt_path(f.folder, "model.safetensors", &path));
     DT_ASSERT_EQ_STR(dti_ckpt_label(ckpt, "z"), path);
-    dti_free(path);
-    dti_ckpt_close(&ckpt);
 }
 
 DT_TEST(checkpoint, a_missing_tensor_is_named_with_one_of_another_prefix)
 {
-    dti_ckpt *ckpt = NULL;
-    dti_st_stage stage;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage;
     fixture f;
     float x[6];
 
@@ -117,13 +114,11 @@ DT_TEST(checkpoint, a_missing_tensor_is_named_with_one_of_another_prefix)
     DT_ASSERT_STATUS(dti_ckpt_read(ckpt, "lm_head", NULL, NULL, DT_F32, &stage, x), DT_ERR_FORMAT,
                      ": tensor \"lm_head\" is missing (tensors present: 1)");
     DT_ASSERT(strncmp(dt_last_error()->message, f.folder, strlen(f.folder)) == 0);
-    dti_st_stage_destroy(&stage);
-    dti_ckpt_close(&ckpt);
 }
 
 DT_TEST(checkpoint, shards_are_opened_through_the_index)
 {
-    dti_ckpt *ckpt = NULL;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
     fixture f;
 
     begin(&f);
@@ -141,14 +136,13 @@ DT_TEST(checkpoint, shards_are_opened_through_the_index)
     check_column(ckpt, "b", 0);
     check_column(ckpt, "c", 1);
     DT_ASSERT(strstr(dti_ckpt_label(ckpt, "b"), "/two.safetensors") != NULL);
-    dti_ckpt_close(&ckpt);
 }
 
 /* The Hub's cache holds links to files elsewhere. */
 DT_TEST(checkpoint, shards_may_be_symbolic_links_and_dangling_ones_are_missing)
 {
     char link[DT_TEST_PATH_BYTES + 256], target[DT_TEST_PATH_BYTES + 256];
-    dti_ckpt *ckpt = NULL;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
     fixture f, blobs;
 
     begin(&f);
@@ -163,7 +157,6 @@ DT_TEST(checkpoint, shards_may_be_symbolic_links_and_dangling_ones_are_missing)
     dti_ckpt_close(&ckpt);
     DT_ASSERT_EQ_INT(unlink(target), 0);
     refuse(&f, DT_ERR_IO, "1 of 1 files it names are missing; the first is \"one.safetensors\"");
-    dti_ckpt_close(&ckpt);
 }
 
 DT_TEST(checkpoint, an_index_that_cannot_be_true_is_refused)
@@ -203,7 +196,7 @@ DT_TEST(checkpoint, an_index_that_cannot_be_true_is_refused)
           "/config.json: is 2 bytes, too short for a safetensors file" },
         { INDEX_OF("{\"a\":\".\"}"), DT_ERR_IO, "is a folder, not a file" },
     };
-    dti_ckpt *ckpt = NULL;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
     fixture f;
 
     begin(&f);
@@ -213,7 +206,6 @@ DT_TEST(checkpoint, an_index_that_cannot_be_true_is_refused)
         put_text(&f, "model.safetensors.index.json", cases[i].text);
         refuse(&f, cases[i].code, cases[i].message);
     }
-    dti_ckpt_close(&ckpt);
 }
 
 DT_TEST(checkpoint, a_folder_without_weights_says_what_it_has)
@@ -238,7 +230,7 @@ DT_TEST(checkpoint, a_folder_without_weights_says_what_it_has)
           "but model-00001-of-00002.safetensors; weights of several files need" },
         { "adapter_model.safetensors", DT_ERR_UNSUPPORTED, "an adapter is not a model" },
     };
-    dti_ckpt *ckpt = NULL;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
     fixture f;
 
     begin(&f);
@@ -246,13 +238,12 @@ DT_TEST(checkpoint, a_folder_without_weights_says_what_it_has)
         if (cases[i].file != NULL) put_text(&f, cases[i].file, "x");
         refuse(&f, cases[i].code, cases[i].message);
     }
-    dti_ckpt_close(&ckpt);
 }
 
 DT_TEST(checkpoint, what_is_no_model_folder_is_said)
 {
     char path[DT_TEST_PATH_BYTES + 32];
-    dti_ckpt *ckpt = NULL;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
     fixture f;
 
     dt_test_temp_dir(f.folder);
@@ -267,7 +258,6 @@ DT_TEST(checkpoint, what_is_no_model_folder_is_said)
     put_text(&f, "config.json", "{}");
     put_text(&f, "model.safetensors", "x");
     refuse(&f, DT_ERR_FORMAT, "/model.safetensors: is 1 bytes, too short");
-    dti_ckpt_close(&ckpt);
 }
 
 /* Transformers' own files: the fixtures that models are compared with. */
@@ -335,7 +325,7 @@ DT_TEST(checkpoint, more_files_than_may_be_open_are_read)
 {
     struct rlimit old, few;
     char name[16];
-    dti_ckpt *ckpt;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
     fixture f;
 
     begin(&f);
@@ -352,15 +342,14 @@ DT_TEST(checkpoint, more_files_than_may_be_open_are_read)
         }
     DT_ASSERT(dti_ckpt_n_open(ckpt) <= 16);
     DT_ASSERT(setrlimit(RLIMIT_NOFILE, &old) == 0);
-    dti_ckpt_close(&ckpt);
 }
 
 /* What was closed may be another file when it is opened again. */
 DT_TEST(checkpoint, a_file_that_was_replaced_is_noticed)
 {
     static const char *const tensors[] = { "t0", "t1" };
-    dti_st_stage stage = { 0 };
-    dti_ckpt *ckpt;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage = { 0 };
     float got[6];
     fixture f;
 
@@ -376,15 +365,13 @@ DT_TEST(checkpoint, a_file_that_was_replaced_is_noticed)
     DT_ASSERT_OK(dti_st_stage_create(0, NULL, &stage));
     DT_ASSERT_STATUS(dti_ckpt_read(ckpt, "t0", NULL, NULL, DT_F32, &stage, got), DT_ERR_IO,
                      "0.safetensors: has become another file");
-    dti_st_stage_destroy(&stage);
-    dti_ckpt_close(&ckpt);
 }
 
 DT_TEST(checkpoint, what_nobody_asks_for_is_forgotten)
 {
     const dti_st_entry *keep[2], *e;
     const char *first;
-    dti_ckpt *ckpt;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
     size_t n;
     fixture f;
 
@@ -408,7 +395,6 @@ DT_TEST(checkpoint, what_nobody_asks_for_is_forgotten)
     DT_ASSERT_EQ_STR(dti_ckpt_find(ckpt, "t80")->name, "t80");
     check_column(ckpt, "t3", 1);
     check_column(ckpt, "t80", 0);
-    dti_ckpt_close(&ckpt);
 }
 
 /* --- scans ------------------------------------------------------------------------------------ */
@@ -434,9 +420,9 @@ DT_TEST(checkpoint, numbers_are_counted_over_all_blocks)
                                          { "one", DT_F32, 2, { SCAN_ROWS, SCAN_ROW } },
                                          { "zeros", DT_F32, 0, { 0 } } };
     char path[DT_TEST_PATH_BYTES + 32];
-    dti_st_stage stage;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage;
     dti_ckpt_scan scan;
-    dti_ckpt *ckpt;
     fixture f;
 
     begin(&f);
@@ -452,6 +438,4 @@ DT_TEST(checkpoint, numbers_are_counted_over_all_blocks)
     DT_ASSERT(!scan.all_zero && scan.n_nan == 0 && scan.n_infinite == 0 && scan.first == -1);
     DT_ASSERT_OK(dti_ckpt_scan_values(ckpt, dti_ckpt_find(ckpt, "zeros"), &stage, &scan));
     DT_ASSERT(scan.n == 1 && scan.all_zero && scan.first == -1);
-    dti_st_stage_destroy(&stage);
-    dti_ckpt_close(&ckpt);
 }

@@ -116,6 +116,7 @@ DT_TEST(json, text_with_brackets_in_strings_is_no_bomb)
 
 DT_TEST(json, getters_give_values)
 {
+    DT_ENDS(dti_json_free)
     dti_json_doc doc = parse("{\"i\": -5, \"x\": 1.5, \"theta\": 10000, \"b\": true, \"s\": \"hi\","
                              " \"n\": null, \"a\": [1, \"two\"], \"o\": {\"k\": {\"l\": 7}}}");
     const dti_json *r = &doc.root;
@@ -160,11 +161,11 @@ DT_TEST(json, getters_give_values)
     DT_ASSERT_EQ_INT(i, 7);
     DT_ASSERT_OK(dti_json_array_or_none(r, "n", &v));
     DT_ASSERT(!dti_json_is_set(&v));
-    dti_json_free(&doc);
 }
 
 DT_TEST(json, wrong_values_are_named_with_what_was_found)
 {
+    DT_ENDS(dti_json_free)
     dti_json_doc doc = parse("{\"hidden_size\": -3, \"n\": null, \"f\": 2.5, \"one\": 1.0,"
                              "\"s\": \"12\\u001b[31m\", \"a\": [1, -2], \"o\": {\"k\": 1e30}}");
     const dti_json *r = &doc.root;
@@ -201,12 +202,11 @@ DT_TEST(json, wrong_values_are_named_with_what_was_found)
                      "config.json: o.k is 1e+30, must be a number from 0 to 1e+09");
     DT_ASSERT_STATUS(dti_json_refuse(&v, DT_ERR_UNSUPPORTED, "%d of %s", 3, "these"),
                      DT_ERR_UNSUPPORTED, "config.json: o is an object, must be 3 of these");
-    dti_json_free(&doc);
 }
 
 DT_TEST(json, members_come_in_file_order)
 {
-    dti_json_doc doc = parse("{\"z\": 0, \"a\": 1, \"m\": 2, \"\": 3}");
+    DT_ENDS(dti_json_free) dti_json_doc doc = parse("{\"z\": 0, \"a\": 1, \"m\": 2, \"\": 3}");
     static const char *const keys[] = { "z", "a", "m", "" };
     const char *key = NULL;
     dti_json member;
@@ -218,12 +218,11 @@ DT_TEST(json, members_come_in_file_order)
         DT_ASSERT_EQ_INT(i, n++);
     }
     DT_ASSERT_EQ_INT(n, 4);
-    dti_json_free(&doc);
 }
 
 DT_TEST(json, absent_values_can_be_walked)
 {
-    dti_json_doc doc = parse("{\"a\": 1}");
+    DT_ENDS(dti_json_free) dti_json_doc doc = parse("{\"a\": 1}");
     dti_json v = dti_json_get(&doc.root, "a"), w = dti_json_get(&v, "b"), x = dti_json_at(&w, 3);
     const char *key = NULL;
     int64_t i;
@@ -233,13 +232,12 @@ DT_TEST(json, absent_values_can_be_walked)
     DT_ASSERT_EQ_INT(dti_json_count(&w), 0);
     DT_ASSERT(!dti_json_next(&w, &key, &v));
     DT_ASSERT_STATUS(dti_json_as_int(&x, 0, 1, &i), DT_ERR_FORMAT, "a.b[3] is missing");
-    dti_json_free(&doc);
 }
 
 DT_TEST(json, deep_paths_and_long_keys_stay_within_their_field)
 {
     char text[4096], key[301];
-    dti_json_doc doc;
+    DT_ENDS(dti_json_free) dti_json_doc doc;
     dti_json v;
     int64_t i;
 
@@ -252,7 +250,6 @@ DT_TEST(json, deep_paths_and_long_keys_stay_within_their_field)
     DT_ASSERT_OK(dti_json_int(&v, key, 0, 5, &i));
     v = dti_json_get(&v, "last");
     DT_ASSERT_STATUS(dti_json_as_int(&v, 0, 5, &i), DT_ERR_FORMAT, ".last is missing");
-    dti_json_free(&doc);
 }
 
 DT_TEST(json, files_are_read_and_their_errors_name_them)
@@ -298,7 +295,7 @@ DT_TEST(json, a_text_for_which_there_is_no_memory_is_not_malformed)
         "\"c\": 1, \"d\": 2, \"e\": 3, \"f\": 4, \"g\": 5, \"h\": 6, "
         "\"i\": 7, \"j\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]}";
     dt_status st = DT_ERR_MEMORY;
-    dti_json_doc doc;
+    DT_ENDS(dti_json_free) dti_json_doc doc;
     int n = 0;
 
     for (; st != DT_OK && n < 1000; n++) {
@@ -310,5 +307,4 @@ DT_TEST(json, a_text_for_which_there_is_no_memory_is_not_malformed)
     }
     DT_ASSERT_OK(st);
     DT_ASSERT(n > 40);
-    dti_json_free(&doc);
 }

@@ -16,7 +16,7 @@ DT_TEST(open_files, one_that_is_opened_again_takes_the_place_of_another)
 {
     char folder[DT_TEST_PATH_BYTES], name[16], path[DT_TEST_PATH_BYTES + 16];
     dti_open_file *file[FILES];
-    dti_open_files *all;
+    DT_ENDS(dti_open_files_free) dti_open_files *all = NULL;
     int fd, read[FILES];
 
     (void)dt_test_temp_dir(folder);
@@ -45,5 +45,4 @@ DT_TEST(open_files, one_that_is_opened_again_takes_the_place_of_another)
     DT_ASSERT_EQ_INT(dti_open_files_count(all), MOST);
     for (int i = 0; i < FILES; i++) dti_open_file_remove(&file[i]);
     DT_ASSERT_EQ_INT(dti_open_files_count(all), 0);
-    dti_open_files_free(&all);
 }

@@ -28,7 +28,7 @@ static void check(const dti_st_file *file, const strided_case *c, dt_dtype want,
 {
     int64_t last = 0, n = 1, index[3] = { 0 };
     const size_t size = dt_dtype_size(want);
-    dti_st_stage stage;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage;
     DT_FREED char *got = NULL;
     DT_FREED bool *written = NULL;
 
@@ -57,7 +57,6 @@ static void check(const dti_st_file *file, const strided_case *c, dt_dtype want,
     for (int64_t i = 0; i <= last; i++)
         for (size_t b = 0; b < size && !written[i]; b++)
             DT_ASSERT(got[(size_t)i * size + b] == 0x7f);
-    dti_st_stage_destroy(&stage);
 }
 
 DT_TEST(read_strided, boxes_go_where_strides_say)
@@ -100,8 +99,8 @@ DT_TEST(read_strided, a_box_outside_the_tensor_is_refused_and_an_empty_one_write
     const dti_st_spec spec = { "x", DT_F32, 2, { 4, 5 } };
     dti_st_box box = { { 0, 0 }, { 4, 6 }, { 1, 4 } };
     char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 32];
-    dti_st_stage stage;
-    dti_st_file *file;
+    DT_ENDS(dti_st_close) dti_st_file *file = NULL;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage;
     float to[24] = { 0 };
 
     (void)dt_test_temp_dir(folder);
@@ -117,6 +116,4 @@ DT_TEST(read_strided, a_box_outside_the_tensor_is_refused_and_an_empty_one_write
     box.end[1] = 0;
     DT_ASSERT_OK(dti_st_read_strided(file, dti_st_at(file, 0), &box, DT_F32, &stage, to));
     for (int i = 0; i < 24; i++) DT_ASSERT(to[i] == 0);
-    dti_st_stage_destroy(&stage);
-    dti_st_close(&file);
 }

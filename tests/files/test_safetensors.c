@@ -82,7 +82,7 @@ DT_TEST(safetensors, what_is_written_is_found_again)
                                          "half",
                                          "bytes" };
     fixture f;
-    dti_st_file *file = write_and_open(&f, specs, DT_COUNT(specs));
+    DT_ENDS(dti_st_close) dti_st_file *file = write_and_open(&f, specs, DT_COUNT(specs));
     int64_t bytes = 0;
 
     DT_ASSERT_EQ_INT(dti_st_count(file), DT_COUNT(specs));
@@ -101,7 +101,6 @@ DT_TEST(safetensors, what_is_written_is_found_again)
     DT_ASSERT(dti_st_find(file, "nothing") == NULL && dti_st_find(file, "") == NULL);
     DT_ASSERT(dti_st_at(file, DT_COUNT(specs)) == NULL);
     DT_ASSERT_EQ_STR(dti_st_label(file), f.path);
-    dti_st_close(&file);
 }
 
 DT_TEST(safetensors, files_without_tensors_and_with_metadata_open)
@@ -109,7 +108,7 @@ DT_TEST(safetensors, files_without_tensors_and_with_metadata_open)
     static const char *const metadata[] = { "format", "pt", "note", "\xc3\xa9", NULL };
     static const char spaced[] = "\x10\0\0\0\0\0\0\0 \n{            }";
     fixture f;
-    dti_st_file *file;
+    DT_ENDS(dti_st_close) dti_st_file *file = NULL;
 
     begin(&f);
     DT_ASSERT_OK(dti_st_write(f.path, NULL, 0, metadata, NULL, NULL));
@@ -119,7 +118,6 @@ DT_TEST(safetensors, files_without_tensors_and_with_metadata_open)
     dt_test_write_file(f.folder, "model.safetensors", spaced, sizeof spaced - 1);
     DT_ASSERT_OK(dti_st_open(f.path, &file));
     DT_ASSERT_EQ_INT(dti_st_count(file), 0);
-    dti_st_close(&file);
 }
 
 /* --- boxes ------------------------------------------------------------------------------------ */
@@ -184,8 +182,8 @@ DT_TEST(safetensors, every_box_of_every_float_dtype_reads_as_every_other)
     };
     dti_st_spec specs[DT_COUNT(floats)][DT_COUNT(shapes)];
     char names[DT_COUNT(floats)][DT_COUNT(shapes)][16];
-    dti_st_stage stage;
-    dti_st_file *file;
+    DT_ENDS(dti_st_close) dti_st_file *file = NULL;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage;
     fixture f;
 
     for (size_t d = 0; d < DT_COUNT(floats); d++)
@@ -201,8 +199,6 @@ DT_TEST(safetensors, every_box_of_every_float_dtype_reads_as_every_other)
     for (size_t i = 0; i < dti_st_count(file); i++)
         for (size_t d = 0; d < DT_COUNT(floats); d++)
             check_all_boxes(file, dti_st_at(file, i), floats[d], &stage);
-    dti_st_stage_destroy(&stage);
-    dti_st_close(&file);
 }
 
 /* Boxes that take each way through the reader: pieces read one by one, blocks with gaps in them,
@@ -227,7 +223,7 @@ DT_TEST(safetensors, large_boxes_read_alike_on_any_stage_and_any_number_of_worke
     };
     static const size_t stage_bytes[] = { 1, 20000, 0 };
     fixture f;
-    dti_st_file *file = write_and_open(&f, specs, DT_COUNT(specs));
+    DT_ENDS(dti_st_close) dti_st_file *file = write_and_open(&f, specs, DT_COUNT(specs));
 
     for (int threads = 1; threads <= 3; threads += 2)
         for (size_t s = 0; s < DT_COUNT(stage_bytes); s++) {
@@ -244,7 +240,6 @@ DT_TEST(safetensors, large_boxes_read_alike_on_any_stage_and_any_number_of_worke
             dti_st_stage_destroy(&stage);
             dti_pool_destroy(&pool);
         }
-    dti_st_close(&file);
 }
 
 /* Blocks of short pieces fill a stage of any size and go no byte beyond it. */
@@ -252,7 +247,7 @@ DT_TEST(safetensors, a_stage_is_never_left)
 {
     static const dti_st_spec spec = { "w", DT_F32, 2, { 40, 5 } };
     fixture f;
-    dti_st_file *file = write_and_open(&f, &spec, 1);
+    DT_ENDS(dti_st_close) dti_st_file *file = write_and_open(&f, &spec, 1);
 
     for (size_t bytes = 32; bytes <= 256; bytes += 4) {
         _Alignas(64) char room[320];
@@ -262,7 +257,6 @@ DT_TEST(safetensors, a_stage_is_never_left)
                   &stage);
         for (size_t i = bytes; i < sizeof room; i++) DT_ASSERT(room[i] == 0x5a);
     }
-    dti_st_close(&file);
 }
 
 typedef struct sharing {
@@ -286,9 +280,9 @@ DT_TEST(safetensors, threads_share_an_open_file)
 {
     static const dti_st_spec spec = { "w", DT_BF16, 2, { 3, 256 } };
     fixture f;
-    dti_st_file *file = write_and_open(&f, &spec, 1);
+    DT_ENDS(dti_st_close) dti_st_file *file = write_and_open(&f, &spec, 1);
     sharing s = { .file = file };
-    dti_pool *pool;
+    DT_ENDS(dti_pool_destroy) dti_pool *pool = NULL;
 
     DT_ASSERT_OK(dti_pool_create(4, false, NULL, NULL, &pool));
     for (int i = 0; i < 4; i++) DT_ASSERT_OK(dti_st_stage_create(0, NULL, &s.stages[i]));
@@ -300,16 +294,14 @@ DT_TEST(safetensors, threads_share_an_open_file)
                 DT_ASSERT_CLOSE(s.got[i][r * 64 + c], value_of(r * 256 + 64 * i + c), 0);
         dti_st_stage_destroy(&s.stages[i]);
     }
-    dti_pool_destroy(&pool);
-    dti_st_close(&file);
 }
 
 DT_TEST(safetensors, integers_read_as_they_are)
 {
     static const dti_st_spec specs[] = { { "ids", DT_I64, 2, { 4, 3 } } };
     fixture f;
-    dti_st_file *file = write_and_open(&f, specs, 1);
-    dti_st_stage stage;
+    DT_ENDS(dti_st_close) dti_st_file *file = write_and_open(&f, specs, 1);
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage;
     int64_t got[4];
 
     DT_ASSERT_OK(dti_st_stage_create(0, NULL, &stage));
@@ -319,8 +311,6 @@ DT_TEST(safetensors, integers_read_as_they_are)
     DT_ASSERT_STATUS(dti_st_read_slice(file, dti_st_at(file, 0), NULL, NULL, DT_F32, &stage, got),
                      DT_ERR_UNSUPPORTED,
                      "model.safetensors: tensor \"ids\" is I64, which does not convert to f32");
-    dti_st_stage_destroy(&stage);
-    dti_st_close(&file);
 }
 
 /* Element 4 of 6, which is 70000. */
@@ -369,8 +359,8 @@ DT_TEST(safetensors, boxes_outside_a_tensor_are_refused)
         { -1, 0, 4, 3 }, { 0, 0, 5, 3 }, { 0, 2, 4, 1 }, { 0, 0, 4, INT64_MAX }, { 4, 4, 4, 4 },
     };
     fixture f;
-    dti_st_file *file = write_and_open(&f, &spec, 1);
-    dti_st_stage stage;
+    DT_ENDS(dti_st_close) dti_st_file *file = write_and_open(&f, &spec, 1);
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage;
     float got[12];
 
     DT_ASSERT_OK(dti_st_stage_create(0, NULL, &stage));
@@ -383,8 +373,6 @@ DT_TEST(safetensors, boxes_outside_a_tensor_are_refused)
         DT_ERR_ARG, "[0, 5) asked of axis 0, which has 4");
     DT_ASSERT_OK(dti_st_read_slice(file, dti_st_at(file, 0), (int64_t[]){ 4, 3 },
                                    (int64_t[]){ 4, 3 }, DT_F32, &stage, NULL));
-    dti_st_stage_destroy(&stage);
-    dti_st_close(&file);
 }
 
 /* --- disks that fail -------------------------------------------------------------------------- */
@@ -433,7 +421,7 @@ static ssize_t weak_pread(int fd, void *to, size_t n, off_t at)
 DT_TEST(safetensors, interrupted_and_short_reads_go_on_and_a_bad_sector_is_named)
 {
     fixture f;
-    dti_input in;
+    DT_ENDS(dti_input_close) dti_input in;
     char data[120], got[120];
 
     begin(&f);
@@ -446,7 +434,6 @@ DT_TEST(safetensors, interrupted_and_short_reads_go_on_and_a_bad_sector_is_named
     DT_ASSERT_STATUS(
         dti_input_read(&in, got, 20, 90), DT_ERR_IO,
         "model.safetensors: reading 10 bytes at offset 100 failed: Input/output error");
-    dti_input_close(&in);
 }
 
 /* --- conversion ------------------------------------------------------------------------------- */
@@ -523,7 +510,7 @@ DT_TEST(safetensors, a_failed_write_leaves_the_old_file_and_nothing_else)
     };
     static const char *const no_text[] = { "key", "\xff", NULL };
     fixture f;
-    dti_st_file *file = write_and_open(&f, &spec, 1);
+    DT_ENDS(dti_st_close) dti_st_file *file = write_and_open(&f, &spec, 1);
     void *arg = (void *)(uintptr_t)&spec;
 
     DT_ASSERT_STATUS(dti_st_write(f.path, &spec, 1, NULL, fill_fails, NULL), DT_ERR_DEVICE, "no");
@@ -540,7 +527,6 @@ DT_TEST(safetensors, a_failed_write_leaves_the_old_file_and_nothing_else)
     DT_ASSERT_OK(dti_st_open(f.path, &file));
     DT_ASSERT_EQ_INT(unlink(f.path), 0);
     DT_ASSERT_EQ_INT(rmdir(f.folder), 0); /* no temporary file is left */
-    dti_st_close(&file);
 }
 
 /* Tensors that are in memory. */
@@ -565,8 +551,8 @@ DT_TEST(safetensors, tensors_in_memory_are_written_as_they_are)
     const uint8_t b[] = { 4, 5 };
     const void *const data[] = { a, b };
     memory_source memory = { specs, data };
-    dti_st_stage stage;
-    dti_st_file *file;
+    DT_ENDS(dti_st_close) dti_st_file *file = NULL;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage;
     uint8_t got_b[2];
     float got_a[3];
     fixture f;
@@ -579,8 +565,6 @@ DT_TEST(safetensors, tensors_in_memory_are_written_as_they_are)
         dti_st_read_slice(file, dti_st_find(file, "a"), NULL, NULL, DT_F32, &stage, got_a));
     DT_ASSERT_OK(dti_st_read_slice(file, dti_st_find(file, "b"), NULL, NULL, DT_U8, &stage, got_b));
     DT_ASSERT(memcmp(a, got_a, sizeof a) == 0 && memcmp(b, got_b, sizeof b) == 0);
-    dti_st_stage_destroy(&stage);
-    dti_st_close(&file);
 }
 
 DT_TEST(safetensors, stages_divide_what_a_process_may_spend)

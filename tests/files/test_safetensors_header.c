@@ -231,7 +231,7 @@ DT_TEST(safetensors_header, unsupported_dtypes_are_listed_and_refused_when_loade
         { "F8_E4M3FNUZ", "[2]", "[0,2]" }, { "F8_E5M2FNUZ", "[2]", "[0,2]" },
     };
     char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 32], header[256], message[128];
-    dti_st_stage stage;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage;
     dti_st_file *file;
     float got[8];
 
@@ -253,7 +253,6 @@ DT_TEST(safetensors_header, unsupported_dtypes_are_listed_and_refused_when_loade
             DT_ERR_UNSUPPORTED, message);
         dti_st_close(&file);
     }
-    dti_st_stage_destroy(&stage);
 }
 
 DT_TEST(safetensors_header, control_characters_of_names_do_not_reach_the_terminal)

@@ -21,7 +21,7 @@ static dt_run_options of_ranks(int n)
 DT_TEST(dry, a_mesh_of_any_size_is_seen_from_one_rank)
 {
     const dt_run_options o = of_ranks(65536);
-    dt_runtime *rt;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
     dt_mesh *mesh, *tp;
     const char *name = "tp";
 
@@ -41,7 +41,6 @@ DT_TEST(dry, a_mesh_of_any_size_is_seen_from_one_rank)
     DT_ASSERT_EQ_INT(dt_runtime_live(rt), 0);
     dt_runtime_release_dry(&rt);
     DT_ASSERT(rt == NULL);
-    dt_runtime_release_dry(&rt);
 }
 
 DT_TEST(dry, collectives_are_counted_and_wait_for_nobody)
@@ -49,8 +48,8 @@ DT_TEST(dry, collectives_are_counted_and_wait_for_nobody)
     const dt_run_options o = of_ranks(12);
     int64_t counts[4] = { 5, 0, 7, 1 };
     dti_comm *tp, *one;
-    dt_runtime *rt;
-    dt_mesh *mesh;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
+    DT_HELD(mesh) *mesh = NULL;
 
     DT_ASSERT_OK(dt_runtime_create_dry(&o, 6, NULL, &rt));
     DT_ASSERT_OK(dt_mesh_create(rt, "dp=3,tp=4,one=1", &mesh));
@@ -73,15 +72,13 @@ DT_TEST(dry, collectives_are_counted_and_wait_for_nobody)
                      "counts[1] is -1");
     DT_ASSERT_STATUS(dti_all_reduce(tp, NULL, NULL, 1, DT_U8, DT_SUM), DT_ERR_ARG, "u8");
     DT_ASSERT_EQ_INT(tp->seq, 4);
-    dt_mesh_release(&mesh);
-    dt_runtime_release_dry(&rt);
 }
 
 DT_TEST(dry, an_abort_ends_the_dry_world_only)
 {
     const dt_run_options o = of_ranks(2);
-    dt_runtime *rt;
-    dt_mesh *mesh;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
+    DT_HELD(mesh) *mesh = NULL;
     dti_comm *c;
 
     DT_ASSERT_OK(dt_runtime_create_dry(&o, 1, NULL, &rt));
@@ -90,8 +87,6 @@ DT_TEST(dry, an_abort_ends_the_dry_world_only)
     (void)dt_fail_at(DT_ERR_MEMORY, __func__, __FILE__, __LINE__, "no room for it");
     DT_ASSERT(dti_runtime_alone(rt, DT_ERR_MEMORY) == DT_ERR_MEMORY);
     DT_ASSERT_STATUS(dti_barrier(c), DT_ERR_COMM, "rank 1 failed: no room for it");
-    dt_mesh_release(&mesh);
-    dt_runtime_release_dry(&rt);
 }
 
 static dt_status beside_a_run(dt_mesh *mesh, const void *arg)
@@ -126,7 +121,7 @@ DT_TEST(dry, a_dry_runtime_beside_a_run_leaves_its_ranks_alone)
 DT_TEST(dry, bad_options_are_refused)
 {
     dt_run_options o = of_ranks(4);
-    dt_runtime *rt;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
     dt_mesh *mesh;
 
     DT_ASSERT_STATUS(dt_runtime_create_dry(&o, 4, NULL, &rt), DT_ERR_ARG, "ranks 0..3");
@@ -138,7 +133,6 @@ DT_TEST(dry, bad_options_are_refused)
     o.n_ranks = 2;
     DT_ASSERT_OK(dt_runtime_create_dry(&o, 0, NULL, &rt));
     DT_ASSERT_STATUS(dt_mesh_create(rt, "tp=3", &mesh), DT_ERR_ARG, "needs 3 ranks");
-    dt_runtime_release_dry(&rt);
 }
 
 /* As from a program of an older version, of a newer one, and with what no version has. */

@@ -33,7 +33,7 @@ static void close_pair(pair *p)
 
 DT_TEST(region, what_one_lays_down_the_other_finds)
 {
-    pair p;
+    DT_ENDS(close_pair) pair p;
     char *mine, *theirs;
 
     open_pair(&p);
@@ -47,14 +47,13 @@ DT_TEST(region, what_one_lays_down_the_other_finds)
     DT_ASSERT_EQ_STR(mine, "hello");
     DT_ASSERT(dti_mpi_region_find(&p.region[1], 1, 77) == NULL); /* names belong to a process */
     DT_ASSERT(dti_mpi_region_find(&p.region[0], 0, 77) == mine);
-    close_pair(&p);
 }
 
 /* Names that meet in the directory, and more of them than fit. */
 DT_TEST(region, a_full_directory_refuses)
 {
     enum { MOST = 1 << 14 };
-    pair p;
+    DT_ENDS(close_pair) pair p;
     uint64_t n = 0;
 
     open_pair(&p);
@@ -67,12 +66,11 @@ DT_TEST(region, a_full_directory_refuses)
             (char *)p.region[1].peers[0] +
                 ((char *)dti_mpi_region_find(&p.region[0], 0, 5 + i * MOST) - p.region[0].own));
     DT_ASSERT(dti_mpi_region_lay(&p.region[1], 1, (size_t)1 << 40) == NULL);
-    close_pair(&p);
 }
 
 DT_TEST(region, two_that_do_not_reach_each_other_both_know)
 {
-    pair p;
+    DT_ENDS(close_pair) pair p;
 
     open_pair(&p);
     p.card[0].token++; /* another file has its number by now */
@@ -87,12 +85,11 @@ DT_TEST(region, two_that_do_not_reach_each_other_both_know)
     reach(&p);
     DT_ASSERT(p.region[0].peers[1] == NULL && p.region[1].peers[0] == NULL);
     DT_ASSERT(strstr(p.region[1].why, "/fd/4095: ") != NULL);
-    close_pair(&p);
 }
 
 DT_TEST(region, one_that_does_not_share_is_left_alone)
 {
-    pair p;
+    DT_ENDS(close_pair) pair p;
 
     open_pair(&p);
     dti_mpi_region_close(&p.region[0]);
@@ -100,13 +97,12 @@ DT_TEST(region, one_that_does_not_share_is_left_alone)
     reach(&p);
     DT_ASSERT(p.region[0].own == NULL && p.region[1].peers[0] == NULL);
     DT_ASSERT_EQ_STR(p.region[1].why, "process 0 has no region");
-    close_pair(&p);
 }
 
 /* A process that has not said yet whom it reaches is waited for. */
 DT_TEST(region, agreement_waits_for_the_other)
 {
-    pair p;
+    DT_ENDS(close_pair) pair p;
 
     open_pair(&p);
     dti_mpi_region_reach(&p.region[0], 1, &p.card[1]);
@@ -116,5 +112,4 @@ DT_TEST(region, agreement_waits_for_the_other)
     dti_mpi_region_tell(&p.region[1]);
     DT_ASSERT_EQ_INT(dti_mpi_region_agree(&p.region[0]), -1);
     DT_ASSERT(p.region[0].peers[1] != NULL);
-    close_pair(&p);
 }

@@ -182,7 +182,9 @@ static void write_config(char folder[DT_TEST_PATH_BYTES], const char *text)
 
 DT_TEST(architectures, a_runtime_knows_its_own_and_no_other_ones)
 {
-    dt_runtime *with = make_runtime(true), *without = make_runtime(false), *like = NULL;
+    DT_ENDS(dt_runtime_release_dry)
+    dt_runtime *without = make_runtime(false),
+               *with = make_runtime(true), *like = NULL;
     dt_run_options options = DT_RUN_OPTIONS_INIT;
     char folder[DT_TEST_PATH_BYTES];
     dt_model_info info;
@@ -199,19 +201,15 @@ DT_TEST(architectures, a_runtime_knows_its_own_and_no_other_ones)
     options.n_ranks = 3;
     DT_ASSERT_OK(dt_runtime_create_dry(&options, 1, with, &like));
     DT_ASSERT_OK(load_and_run(like, folder));
-    dt_runtime_release_dry(&like);
-    dt_runtime_release_dry(&with);
-    dt_runtime_release_dry(&without);
 }
 
 DT_TEST(architectures, unknown_ones_are_told_what_there_is)
 {
-    dt_runtime *rt = make_runtime(true);
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = make_runtime(true);
     char folder[DT_TEST_PATH_BYTES];
 
     write_config(folder, "{\"model_type\": \"toys\"}");
     DT_ASSERT_STATUS(load_and_run(rt, folder), DT_ERR_UNSUPPORTED, "\"toy\"");
-    dt_runtime_release_dry(&rt);
 }
 
 /* --- what goes wrong -------------------------------------------------------------------------- */
@@ -242,7 +240,7 @@ DT_TEST(architectures, faults_of_its_functions_are_reported_as_they_are)
         { "\"kind\": 7", "kind is 7" },
         { "\"quantization_config\": {}", "quantised" },
     };
-    dt_runtime *rt = make_runtime(true);
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = make_runtime(true);
 
     for (size_t i = 0; i < DT_COUNT(rows); i++) {
         char folder[DT_TEST_PATH_BYTES], text[128];
@@ -253,12 +251,11 @@ DT_TEST(architectures, faults_of_its_functions_are_reported_as_they_are)
         DT_ASSERT(st != DT_OK);
         DT_ASSERT_STATUS(st, st, rows[i].said);
     }
-    dt_runtime_release_dry(&rt);
 }
 
 DT_TEST(architectures, registering_refuses_what_could_not_be_used)
 {
-    dt_runtime *rt = make_runtime(true);
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = make_runtime(true);
     dt_arch a = toy_arch;
 
     DT_ASSERT_STATUS(dt_arch_register(rt, &a), DT_ERR_ARG, "\"toy\" is there already");
@@ -291,5 +288,4 @@ DT_TEST(architectures, registering_refuses_what_could_not_be_used)
     a.prepare = NULL; /* nothing to do */
     a.release = NULL;
     DT_ASSERT_OK(dt_arch_register(rt, &a));
-    dt_runtime_release_dry(&rt);
 }

@@ -106,14 +106,11 @@ static dt_generate_options some_tokens(int64_t n)
 static dt_status greedy(dt_mesh *mesh, const void *fixture)
 {
     const dt_generate_options o = some_tokens(6);
-    dt_status st = DT_OK;
-    both b = { 0 };
+    DT_ENDS(close_both) both b = { 0 };
 
-    DT_TRY_TO(done, st, open_both(mesh, fixture, &b));
-    for (int64_t n = 1; n <= MAX_PROMPTS; n++) DT_TRY_TO(done, st, same_texts(&b, "greedy", n, &o));
-done:
-    close_both(&b);
-    return st;
+    DT_TRY(open_both(mesh, fixture, &b));
+    for (int64_t n = 1; n <= MAX_PROMPTS; n++) DT_TRY(same_texts(&b, "greedy", n, &o));
+    return DT_OK;
 }
 
 static const char *const meshes[] = { "dp=2,tp=1", "dp=3,tp=1", "dp=2,tp=2",
@@ -134,34 +131,31 @@ static dt_status choices(dt_mesh *mesh, const void *arg)
 {
     static const int32_t never[] = { 4, 7 };
     dt_generate_options o;
-    dt_status st = DT_OK;
-    both b = { 0 };
+    DT_ENDS(close_both) both b = { 0 };
 
     (void)arg;
-    DT_TRY_TO(done, st, open_both(mesh, "llama/uneven", &b));
+    DT_TRY(open_both(mesh, "llama/uneven", &b));
     for (int64_t n = 1; n <= 3; n++) {
         o = some_tokens(5);
         o.num_beams = 3;
         o.num_return_sequences = 2;
         o.length_penalty = 0.7;
         o.suppress_tokens = (dt_ids){ never, 2 };
-        DT_TRY_TO(done, st, same_texts(&b, "beams", n, &o));
+        DT_TRY(same_texts(&b, "beams", n, &o));
         o = some_tokens(5);
         o.do_sample = true;
         o.seed = 11;
         o.num_return_sequences = 3;
-        DT_TRY_TO(done, st, same_texts(&b, "top_k", n, &o));
+        DT_TRY(same_texts(&b, "top_k", n, &o));
         o.top_k = 0;
         o.top_p = 0.8;
         o.typical_p = 0.9;
         o.repetition_penalty = 1.3;
-        DT_TRY_TO(done, st, same_texts(&b, "draws", n, &o));
+        DT_TRY(same_texts(&b, "draws", n, &o));
         o.num_beams = 3;
-        DT_TRY_TO(done, st, same_texts(&b, "drawn beams", n, &o));
+        DT_TRY(same_texts(&b, "drawn beams", n, &o));
     }
-done:
-    close_both(&b);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(batch_dim, neither_do_draws_and_beams)

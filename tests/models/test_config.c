@@ -96,8 +96,8 @@ static void read_text(const dt_arch *arch, const char *text, const char *refused
                       dt_model_info *out)
 {
     dt_model_info info = { .n_eos = 0 };
-    dti_json_doc doc;
-    void *self;
+    DT_ENDS(dti_json_free) dti_json_doc doc;
+    DT_FREED void *self = NULL;
     dt_status st;
 
     DT_ASSERT_OK(dti_json_parse("config.json", text, strlen(text), &doc));
@@ -109,8 +109,6 @@ static void read_text(const dt_arch *arch, const char *text, const char *refused
         DT_ASSERT_OK(st);
     if (out != NULL) *out = info;
     arch->release(self);
-    dti_free(self);
-    dti_json_free(&doc);
 }
 
 DT_TEST(config, architectures_refuse_what_they_cannot_run)

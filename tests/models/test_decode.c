@@ -220,11 +220,11 @@ DT_TEST(decode, a_text_that_passes_the_turn_of_longrope_is_read_again)
 DT_TEST(decode, a_plan_of_a_batch_passes_the_turn_too)
 {
     dt_run_options options = DT_RUN_OPTIONS_INIT;
-    dt_runtime *rt = NULL;
-    dt_mesh *mesh = NULL;
-    dt_model *m = NULL;
-    dt_state *s = NULL;
-    dt_tape *t = NULL;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
+    DT_HELD(mesh) *mesh = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
+    DT_HELD(tape) *t = NULL;
 
     options.n_ranks = 2;
     DT_ASSERT_OK(dt_runtime_create_dry(&options, 1, NULL, &rt));
@@ -240,11 +240,6 @@ DT_TEST(decode, a_plan_of_a_batch_passes_the_turn_too)
         dt_tape_reset(t);
     }
     DT_ASSERT_EQ_INT(dt_state_length(s), 25);
-    dt_tape_release(&t);
-    dt_state_release(&s);
-    dt_model_release(&m);
-    dt_mesh_release(&mesh);
-    dt_runtime_release_dry(&rt);
 }
 
 /* Decisions of one model must not serve another whose heads have another width. */

@@ -123,34 +123,28 @@ static dt_status draw_both(dt_mesh *mesh, const void *arg)
     const dt_generate_options o = options_of(c);
     const dt_model_info info = { .vocab_size = VOCAB, .max_positions = 64 };
     int64_t all[DRAWS][2 * ROWS], few[DRAWS][2 * ROWS];
-    dti_scores s = { 0 };
-    dti_text_rules rules = { 0 };
-    dt_tape *t = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_ENDS(dti_scores_free) dti_scores s = { 0 };
+    DT_ENDS(dti_rules_free) dti_text_rules rules = { 0 };
     dt_tensor *logits;
     bool enough = !c->enough;
-    dt_status st = DT_OK;
 
     DT_TRY(dti_rules_make(&rules, &info, &o, 4));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
-    DT_TRY_TO(done, st, lay(t, mesh, c, &rules.top, &logits));
-    DT_TRY_TO(done, st, dti_scores_take_best(&s, t, logits, &rules.top, &enough));
-    DT_EXPECT_TO(done, st, enough == c->enough, "kind %d, k %lld: enough is %d", c->kind,
-                 (long long)c->top_k, enough);
-    if (!enough) goto done;
-    DT_TRY_TO(done, st, draw(&rules, &s, few));
-    DT_TRY_TO(done, st, dti_scores_take(&s, t, logits));
-    DT_TRY_TO(done, st, draw(&rules, &s, all));
+    DT_TRY(lay(t, mesh, c, &rules.top, &logits));
+    DT_TRY(dti_scores_take_best(&s, t, logits, &rules.top, &enough));
+    DT_EXPECT(enough == c->enough, "kind %d, k %lld: enough is %d", c->kind, (long long)c->top_k,
+              enough);
+    if (!enough) return DT_OK;
+    DT_TRY(draw(&rules, &s, few));
+    DT_TRY(dti_scores_take(&s, t, logits));
+    DT_TRY(draw(&rules, &s, all));
     for (int i = 0; i < DRAWS; i++)
         for (int r = 0; r < 2 * ROWS; r++)
-            DT_EXPECT_TO(done, st, same(few[i][r], all[i][r]),
-                         "kind %d, k %lld: draw %d of row %d is %llx, from all %llx", c->kind,
-                         (long long)c->top_k, i, r, (unsigned long long)few[i][r],
-                         (unsigned long long)all[i][r]);
-done:
-    dti_rules_free(&rules);
-    dti_scores_free(&s);
-    dt_tape_release(&t);
-    return st;
+            DT_EXPECT(same(few[i][r], all[i][r]),
+                      "kind %d, k %lld: draw %d of row %d is %llx, from all %llx", c->kind,
+                      (long long)c->top_k, i, r, (unsigned long long)few[i][r],
+                      (unsigned long long)all[i][r]);
+    return DT_OK;
 }
 
 DT_TEST(few_scores, draws_are_those_from_all)

@@ -154,29 +154,25 @@ static dt_status run_prompts(dt_model *model, const text_case *c, const dt_gener
 static dt_status run_case(dt_mesh *mesh, const void *arg)
 {
     const text_case *c = arg;
-    dti_generation_config config = { 0 };
+    DT_HELD(model) *model = NULL;
+    DT_ENDS(dti_generation_config_free) dti_generation_config config = { 0 };
     dt_model_info info = { 0 };
-    dt_model *model = NULL;
-    dt_status st = DT_OK;
 
     DT_TRY(dti_config_eos(&c->keys, &info));
-    DT_TRY_TO(done, st, dti_generation_config_read(&c->keys, &config));
+    DT_TRY(dti_generation_config_read(&c->keys, &config));
     config.options.eos = (dt_ids){ info.eos, info.n_eos };
-    DT_TRY_TO(done, st, load_as(mesh, c->model, c->sequence_parallel, &model));
-    DT_TRY_TO(done, st, run_prompts(model, c, &config.options, -1));
+    DT_TRY(load_as(mesh, c->model, c->sequence_parallel, &model));
+    DT_TRY(run_prompts(model, c, &config.options, -1));
     for (int64_t i = 0; i < c->n_prompts && c->alone; i++)
-        DT_TRY_TO(done, st, run_prompts(model, c, &config.options, i));
-done:
-    dti_generation_config_free(&config);
-    dt_model_release(&model);
-    return st;
+        DT_TRY(run_prompts(model, c, &config.options, i));
+    return DT_OK;
 }
 
 static void run_texts(bool sequence_parallel)
 {
     char path[DT_TEST_PATH_BYTES];
-    dti_json_doc doc = { 0 };
-    dti_st_file *file;
+    DT_ENDS(dti_json_free) dti_json_doc doc = { 0 };
+    DT_ENDS(dti_st_close) dti_st_file *file = NULL;
     dti_json cases;
 
     (void)dt_test_source_path(path, "tests/golden/generation/texts.json");
@@ -196,8 +192,6 @@ static void run_texts(bool sequence_parallel)
             if (dt_test_fits_launch(meshes[m])) dt_test_on_ranks(meshes[m], run_case, &c);
         }
     }
-    dti_st_close(&file);
-    dti_json_free(&doc);
 }
 
 DT_TEST(generation, texts_are_those_of_transformers_on_every_mesh)

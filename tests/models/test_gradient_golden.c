@@ -71,7 +71,7 @@ static void expect_tokens(const dt_gradient_golden *x)
 static void expect_parameters(const dt_gradient_golden *x)
 {
     size_t n = 0;
-    dti_ckpt *ckpt;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
 
     DT_ASSERT_OK(dti_ckpt_open(x->folder, &ckpt));
     for (size_t i = 0; i < dti_ckpt_count(ckpt); i++) {
@@ -85,7 +85,6 @@ static void expect_parameters(const dt_gradient_golden *x)
         for (int a = 0; a < g->n_axes; a++) DT_ASSERT_EQ_INT(g->shape[a], e->shape[a]);
     }
     DT_ASSERT_EQ_INT(n, x->n_gradients);
-    dti_ckpt_close(&ckpt);
 }
 
 DT_TEST(gradient_golden, every_checkpoint_has_all_of_its_gradients)
@@ -104,13 +103,12 @@ DT_TEST(gradient_golden, every_checkpoint_has_all_of_its_gradients)
 
 DT_TEST(gradient_golden, a_file_or_a_case_that_is_not_there_is_said)
 {
-    dt_gradient_golden x;
+    DT_ENDS(dt_gradient_golden_close) dt_gradient_golden x;
 
     DT_ASSERT_STATUS(dt_gradient_golden_open("llama/none", "short", &x), DT_ERR_IO, "llama/none");
     dt_gradient_golden_close(&x);
     DT_ASSERT_STATUS(dt_gradient_golden_open("llama/tied", "wide", &x), DT_ERR_INTERNAL,
                      "wide.targets");
-    dt_gradient_golden_close(&x);
 }
 
 /* Facts fit each other and the values: the bounds that tools/make_gradient_golden.py asserts. */
@@ -233,7 +231,7 @@ DT_TEST(gradient_golden, errors_in_bf16_are_measured)
 /* Those of experts that no token chose. */
 DT_TEST(gradient_golden, some_gradients_are_zeros)
 {
-    dt_gradient_golden x;
+    DT_ENDS(dt_gradient_golden_close) dt_gradient_golden x;
     int n = 0;
 
     DT_ASSERT_OK(dt_gradient_golden_open("qwen3_moe/base", "short", &x));
@@ -245,7 +243,6 @@ DT_TEST(gradient_golden, some_gradients_are_zeros)
         for (int64_t v = 0; v <= (g->n - 1) / g->chunk; v++) DT_ASSERT_CLOSE(g->values[v], 0, 0);
     }
     DT_ASSERT_EQ_INT(n, 6);
-    dt_gradient_golden_close(&x);
 }
 
 DT_TEST(gradient_golden, a_gradient_of_zeros_must_be_zeros)

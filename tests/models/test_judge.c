@@ -157,24 +157,19 @@ static dt_status judge_dry(const trial *x)
     dt_plan plan = { .rules = c->rules, .strict = true, .source = "my.json" };
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
     dt_run_options run = DT_RUN_OPTIONS_INIT;
-    dt_model *model = NULL;
-    dt_runtime *rt = NULL;
-    dt_mesh *mesh = NULL;
-    dt_status st = DT_OK;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
+    DT_HELD(mesh) *mesh = NULL;
+    DT_HELD(model) *model = NULL;
 
     while (plan.n_rules < MAX_RULES && c->rules[plan.n_rules].pattern != NULL) plan.n_rules++;
     o.plan = &plan;
     run.n_ranks = 4;
     DT_TRY(dt_runtime_create_dry(&run, 0, NULL, &rt));
-    DT_TRY_TO(done, st, register_styles(rt));
-    DT_TRY_TO(done, st, dt_mesh_create(rt, c->mesh, &mesh));
-    DT_TRY_TO(done, st, expect(c, dt_model_check(mesh, x->folder, &o)));
-    if (c->code == DT_OK) DT_TRY_TO(done, st, dt_model_load(mesh, x->folder, &o, &model));
-done:
-    dt_model_release(&model);
-    dt_mesh_release(&mesh);
-    dt_runtime_release_dry(&rt);
-    return st;
+    DT_TRY(register_styles(rt));
+    DT_TRY(dt_mesh_create(rt, c->mesh, &mesh));
+    DT_TRY(expect(c, dt_model_check(mesh, x->folder, &o)));
+    if (c->code == DT_OK) DT_TRY(dt_model_load(mesh, x->folder, &o, &model));
+    return DT_OK;
 }
 
 DT_TEST(judge, a_plan_is_refused_by_rule_parameter_and_remedy_before_weights)

@@ -94,9 +94,7 @@ static dt_status open_all_marked(void *arg, void **out)
 
 static void close_marked(void *object)
 {
-    dti_ckpt *ckpt = object;
-
-    dti_ckpt_close(&ckpt);
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = object;
 }
 
 /* What a load with default options shares. */

@@ -333,29 +333,23 @@ static dt_status load_dry(const own_case *c, const char *folder)
 {
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
     dt_run_options run = DT_RUN_OPTIONS_INIT;
-    dt_runtime *rt = NULL;
-    dt_mesh *mesh = NULL;
-    dt_model *m = NULL;
-    dt_status st = DT_OK;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
+    DT_HELD(mesh) *mesh = NULL;
+    DT_HELD(model) *m = NULL;
 
     o.plan = c->plan;
     o.sequence_parallel = c->cut;
     run.n_ranks = 2;
     DT_TRY(dt_runtime_create_dry(&run, 0, NULL, &rt));
-    DT_TRY_TO(done, st, dt_mesh_create(rt, "tp=2", &mesh));
-    DT_TRY_TO(done, st, dt_model_check(mesh, folder, &o));
-    DT_TRY_TO(done, st, dt_model_load(mesh, folder, &o, &m));
+    DT_TRY(dt_mesh_create(rt, "tp=2", &mesh));
+    DT_TRY(dt_model_check(mesh, folder, &o));
+    DT_TRY(dt_model_load(mesh, folder, &o, &m));
     for (int i = 0; i < 6 && c->expect[i].pattern != NULL; i++)
-        DT_EXPECT_TO(
-            done, st,
+        DT_EXPECT(
             strcmp(dt_layer_style(dt_layers_find(dt_model_layers(m), c->expect[i].pattern))->name,
                    c->expect[i].style) == 0,
             "%s is not %s", c->expect[i].pattern, c->expect[i].style);
-done:
-    dt_model_release(&m);
-    dt_mesh_release(&mesh);
-    dt_runtime_release_dry(&rt);
-    return st;
+    return DT_OK;
 }
 
 #define UP   "model.layers.1.mlp.up_proj"

@@ -130,7 +130,7 @@ DT_TEST(predict, bad_sizes_are_refused)
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
     dti_predict_options o = { .mesh = "tp=2", .batch = 1, .sequence = 129, .load = &load };
     char path[DT_TEST_PATH_BYTES];
-    dti_prediction p;
+    DT_ENDS(dti_prediction_free) dti_prediction p;
 
     (void)dt_test_source_path(path, "tests/golden/llama/uneven");
     DT_ASSERT_STATUS(dti_predict(path, &o, &p), DT_ERR_ARG, "129 tokens");
@@ -143,7 +143,6 @@ DT_TEST(predict, bad_sizes_are_refused)
     dti_prediction_free(&p);
     o.rank = 0, o.mesh = "tp=";
     DT_ASSERT_STATUS(dti_predict(path, &o, &p), DT_ERR_ARG, "tp");
-    dti_prediction_free(&p);
 }
 
 /* One pass stands for many ranks: is it that of each of them? */
@@ -156,7 +155,7 @@ static void every_rank_alone(const predict_case *c)
     };
     char relative[128], path[DT_TEST_PATH_BYTES];
     DT_FREED dt_rank_cost *ranks = NULL;
-    dti_prediction first;
+    DT_ENDS(dti_prediction_free) dti_prediction first;
 
     load.plan = &plan;
     load.sequence_parallel = c->sequence_parallel;
@@ -173,7 +172,6 @@ static void every_rank_alone(const predict_case *c)
                          c->mesh, o.rank);
         dti_prediction_free(&alone);
     }
-    dti_prediction_free(&first);
 }
 
 DT_TEST(predict, a_class_of_ranks_costs_what_each_of_them_does)

@@ -163,28 +163,21 @@ static dt_status run_case(dt_mesh *mesh, const fixture *f, size_t i)
     const int64_t lengths[ROWS] = { f->length, f->length, f->length };
     const dti_history h = { .ids = f->history, .room = f->length, .length = lengths };
     const dti_json one = dti_json_at(&f->cases, i);
-    dti_generation_config config = { 0 };
+    DT_HELD(tape) *tape = dt_test_tape(mesh);
+    DT_ENDS(dti_generation_config_free) dti_generation_config config = { 0 };
+    DT_ENDS(dti_scores_free) dti_scores scores = { 0 };
+    DT_ENDS(dti_rules_free) dti_text_rules rules = { 0 };
     float whole[MAX_SCORES];
-    dti_scores scores = { 0 };
-    dti_text_rules rules = { 0 };
-    dt_tape *tape = NULL;
     dt_model_info info;
-    dt_status st = DT_OK;
     const char *name;
 
     DT_TRY(dti_json_string(&one, "name", &name));
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &tape));
-    DT_TRY_TO(done, st, make_rules(f, &one, &config, &info, &rules));
-    DT_TRY_TO(done, st, take(&scores, tape, mesh, f->vocab, f->scores));
-    DT_TRY_TO(done, st, dti_process(&rules, &h, &scores));
-    DT_TRY_TO(done, st, dti_scores_whole(&scores, whole));
-    DT_TRY_TO(done, st, compare(f, name, whole, f->expected[i]));
-done:
-    dti_rules_free(&rules);
-    dti_scores_free(&scores);
-    dti_generation_config_free(&config);
-    dt_tape_release(&tape);
-    return st;
+    DT_TRY(make_rules(f, &one, &config, &info, &rules));
+    DT_TRY(take(&scores, tape, mesh, f->vocab, f->scores));
+    DT_TRY(dti_process(&rules, &h, &scores));
+    DT_TRY(dti_scores_whole(&scores, whole));
+    DT_TRY(compare(f, name, whole, f->expected[i]));
+    return DT_OK;
 }
 
 static dt_status run_cases(dt_mesh *mesh, const void *arg)
@@ -197,8 +190,8 @@ static dt_status run_cases(dt_mesh *mesh, const void *arg)
 
 DT_TEST(processors, scores_are_those_of_transformers_on_every_mesh)
 {
-    dti_json_doc doc = { 0 };
-    dti_st_file *file;
+    DT_ENDS(dti_json_free) dti_json_doc doc = { 0 };
+    DT_ENDS(dti_st_close) dti_st_file *file = NULL;
     dti_json cases;
     DT_FREED fixture *f = NULL;
 
@@ -207,16 +200,14 @@ DT_TEST(processors, scores_are_those_of_transformers_on_every_mesh)
     DT_ASSERT(dti_json_count(&cases) > 25);
     DT_ASSERT_OK(read_fixture(file, "", &cases, f));
     for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], run_cases, f);
-    dti_st_close(&file);
-    dti_json_free(&doc);
 }
 
 /* What is drawn from: the logits of the checkpoints of each architecture, after each processor. */
 DT_TEST(processors, scores_of_checkpoints_are_those_of_transformers_on_every_mesh)
 {
-    dti_json_doc doc = { 0 };
+    DT_ENDS(dti_json_free) dti_json_doc doc = { 0 };
     dti_json cases, checkpoints;
-    dti_st_file *file;
+    DT_ENDS(dti_st_close) dti_st_file *file = NULL;
     DT_FREED fixture *f = NULL;
 
     DT_ASSERT_OK(dti_alloc(sizeof *f, (void **)&f));
@@ -230,8 +221,6 @@ DT_TEST(processors, scores_of_checkpoints_are_those_of_transformers_on_every_mes
         DT_ASSERT_OK(read_fixture(file, name, &cases, f));
         for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], run_cases, f);
     }
-    dti_st_close(&file);
-    dti_json_free(&doc);
 }
 
 /* --- the best alone --------------------------------------------------------------------------- */
@@ -254,38 +243,30 @@ static dt_status draw_both(dt_mesh *mesh, const fixture *f, size_t i, int64_t k)
     const dti_history h = { .ids = f->history, .room = f->length, .length = lengths };
     const dti_json one = dti_json_at(&f->cases, i);
     int64_t all[FEW_DRAWS][ROWS], best[FEW_DRAWS][ROWS];
-    dti_generation_config config = { 0 };
-    dti_scores scores = { 0 };
-    dti_text_rules rules = { 0 };
-    dt_tape *tape = NULL;
+    DT_HELD(tape) *tape = dt_test_tape(mesh);
+    DT_ENDS(dti_generation_config_free) dti_generation_config config = { 0 };
+    DT_ENDS(dti_scores_free) dti_scores scores = { 0 };
+    DT_ENDS(dti_rules_free) dti_text_rules rules = { 0 };
     dt_tensor *logits;
     dt_model_info info;
     bool enough;
-    dt_status st = DT_OK;
 
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &tape));
-    DT_TRY_TO(done, st, make_rules(f, &one, &config, &info, &rules));
+    DT_TRY(make_rules(f, &one, &config, &info, &rules));
     dti_rules_free(&rules);
     config.options.top_k = k;
     config.options.repetition_penalty = 1;
     config.options.no_repeat_ngram_size = 0;
-    DT_TRY_TO(done, st, dti_rules_make(&rules, &info, &config.options, f->length));
-    DT_EXPECT_TO(done, st, rules.top.n > k && rules.top.k == k, "%lld are looked at",
-                 (long long)rules.top.n);
-    DT_TRY_TO(done, st, lay(tape, mesh, f->vocab, f->scores, &logits));
-    DT_TRY_TO(done, st, dti_scores_take(&scores, tape, logits));
-    DT_TRY_TO(done, st, draw_some(&rules, &h, &scores, all));
-    DT_TRY_TO(done, st, dti_scores_take_best(&scores, tape, logits, &rules.top, &enough));
-    DT_EXPECT_TO(done, st, enough, "%s: more than %lld equal ones", f->of, (long long)rules.top.n);
-    DT_TRY_TO(done, st, draw_some(&rules, &h, &scores, best));
-    DT_EXPECT_TO(done, st, memcmp(all, best, sizeof all) == 0, "%s, case %d, k %lld: other draws",
-                 f->of, (int)i, (long long)k);
-done:
-    dti_rules_free(&rules);
-    dti_scores_free(&scores);
-    dti_generation_config_free(&config);
-    dt_tape_release(&tape);
-    return st;
+    DT_TRY(dti_rules_make(&rules, &info, &config.options, f->length));
+    DT_EXPECT(rules.top.n > k && rules.top.k == k, "%lld are looked at", (long long)rules.top.n);
+    DT_TRY(lay(tape, mesh, f->vocab, f->scores, &logits));
+    DT_TRY(dti_scores_take(&scores, tape, logits));
+    DT_TRY(draw_some(&rules, &h, &scores, all));
+    DT_TRY(dti_scores_take_best(&scores, tape, logits, &rules.top, &enough));
+    DT_EXPECT(enough, "%s: more than %lld equal ones", f->of, (long long)rules.top.n);
+    DT_TRY(draw_some(&rules, &h, &scores, best));
+    DT_EXPECT(memcmp(all, best, sizeof all) == 0, "%s, case %d, k %lld: other draws", f->of, (int)i,
+              (long long)k);
+    return DT_OK;
 }
 
 static dt_status draw_cases(dt_mesh *mesh, const void *arg)
@@ -300,9 +281,9 @@ static dt_status draw_cases(dt_mesh *mesh, const void *arg)
 /* The sampling cases of all checkpoints: the reference is the path that works on all logits. */
 DT_TEST(processors, draws_from_the_best_alone_are_those_from_all)
 {
-    dti_json_doc doc = { 0 };
+    DT_ENDS(dti_json_free) dti_json_doc doc = { 0 };
     dti_json cases, checkpoints;
-    dti_st_file *file;
+    DT_ENDS(dti_st_close) dti_st_file *file = NULL;
     DT_FREED fixture *f = NULL;
 
     DT_ASSERT_OK(dti_alloc(sizeof *f, (void **)&f));
@@ -316,8 +297,6 @@ DT_TEST(processors, draws_from_the_best_alone_are_those_from_all)
         for (size_t m = i % 2; m < DT_COUNT(meshes); m += 2) /* tp=1, 3, dp=2; or tp=2, 4 */
             dt_test_on_ranks(meshes[m], draw_cases, f);
     }
-    dti_st_close(&file);
-    dti_json_free(&doc);
 }
 
 /* --- draws ------------------------------------------------------------------------------------ */
@@ -333,28 +312,23 @@ typedef struct draws {
 static dt_status draw(dt_mesh *mesh, const void *arg)
 {
     const draws *d = arg;
-    dti_scores scores = { 0 };
-    dt_tape *tape = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(tape) *tape = dt_test_tape(mesh);
+    DT_ENDS(dti_scores_free) dti_scores scores = { 0 };
     int64_t keys[ROWS];
 
-    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &tape));
-    DT_TRY_TO(done, st, take(&scores, tape, mesh, VOCAB, d->scores));
+    DT_TRY(take(&scores, tape, mesh, VOCAB, d->scores));
     for (int64_t i = 0; i < DRAWS; i++) {
-        DT_TRY_TO(done, st, dti_scores_draw(&scores, 1234, i, keys));
+        DT_TRY(dti_scores_draw(&scores, 1234, i, keys));
         for (int r = 0; r < ROWS; r++) {
             const int32_t id = (int32_t)dti_argmax_index(keys[r]);
             if (d->first)
                 d->drawn[i * ROWS + r] = id;
             else
-                DT_EXPECT_TO(done, st, d->drawn[i * ROWS + r] == id, "draw %lld of row %d is %d",
-                             (long long)i, r, (int)id);
+                DT_EXPECT(d->drawn[i * ROWS + r] == id, "draw %lld of row %d is %d", (long long)i,
+                          r, (int)id);
         }
     }
-done:
-    dti_scores_free(&scores);
-    dt_tape_release(&tape);
-    return st;
+    return DT_OK;
 }
 
 /* Six standard deviations of a binomial. */
@@ -407,31 +381,25 @@ static dt_status cut_at_boundary(dt_mesh *mesh, const void *arg)
     const dt_model_info info = { .vocab_size = VOCAB, .max_positions = 64 };
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
     const boundary *b = arg;
-    dti_scores scores = { 0 };
-    dt_tape *tape = NULL;
-    dt_status st = DT_OK;
-    dti_text_rules rules = { 0 };
+    DT_HELD(tape) *tape = dt_test_tape(mesh);
+    DT_ENDS(dti_scores_free) dti_scores scores = { 0 };
+    DT_ENDS(dti_rules_free) dti_text_rules rules = { 0 };
 
     o.do_sample = true;
     o.top_k = 0;
     o.top_p = b->top_p;
     o.typical_p = b->typical_p;
     DT_TRY(dti_rules_make(&rules, &info, &o, 10));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &tape));
-    DT_TRY_TO(done, st, take(&scores, tape, mesh, VOCAB, b->scores));
-    DT_TRY_TO(done, st, dti_process_sampling(&rules, &scores));
+    DT_TRY(take(&scores, tape, mesh, VOCAB, b->scores));
+    DT_TRY(dti_process_sampling(&rules, &scores));
     for (int r = 0; r < ROWS; r++)
         for (size_t i = 0; i < DT_COUNT(tokens); i++) {
             const int64_t at = tokens[i] - scores.first;
             if (at < 0 || at >= scores.n) continue;
-            DT_EXPECT_TO(done, st, (scores.data[r * scores.n + at] > -INFINITY) == (i == b->kept),
-                         "token %d", (int)tokens[i]);
+            DT_EXPECT((scores.data[r * scores.n + at] > -INFINITY) == (i == b->kept), "token %d",
+                      (int)tokens[i]);
         }
-done:
-    dti_rules_free(&rules);
-    dti_scores_free(&scores);
-    dt_tape_release(&tape);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(processors, masses_are_cut_exactly_on_their_boundary)
@@ -463,10 +431,9 @@ DT_TEST(processors, masses_are_cut_exactly_on_their_boundary)
 static void refuse(dt_generate_options o, const char *message)
 {
     const dt_model_info info = { .vocab_size = 100, .max_positions = 64 };
-    dti_text_rules rules;
+    DT_ENDS(dti_rules_free) dti_text_rules rules;
 
     DT_ASSERT_STATUS(dti_rules_make(&rules, &info, &o, 10), DT_ERR_ARG, message);
-    dti_rules_free(&rules);
 }
 
 DT_TEST(processors, options_out_of_their_range_are_named)
@@ -514,8 +481,8 @@ DT_TEST(processors, a_generation_config_fills_the_options)
         " \"eos_token_id\": [1, 2], \"suppress_tokens\": [4], \"bad_words_ids\": [[1], [2, 3]],"
         " \"forced_eos_token_id\": 7, \"guidance_scale\": 1.5, \"num_beam_groups\": 1,"
         " \"transformers_version\": \"4.44.0\", \"diversity_penalty\": 0.0, \"top_h\": null}";
-    dti_generation_config config = { 0 };
-    dti_json_doc doc = { 0 };
+    DT_ENDS(dti_json_free) dti_json_doc doc = { 0 };
+    DT_ENDS(dti_generation_config_free) dti_generation_config config = { 0 };
 
     DT_ASSERT_OK(dti_json_parse("generation_config.json", text, sizeof text - 1, &doc));
     DT_ASSERT_OK(dti_generation_config_read(&doc.root, &config));
@@ -525,8 +492,6 @@ DT_TEST(processors, a_generation_config_fills_the_options)
     DT_ASSERT(config.options.n_bad_words == 2 && config.options.bad_words[1].ids[1] == 3);
     DT_ASSERT(config.options.forced_eos.n == 1 && config.options.forced_eos.ids[0] == 7);
     DT_ASSERT_EQ_STR(config.left_out, "guidance_scale");
-    dti_generation_config_free(&config);
-    dti_json_free(&doc);
 }
 
 DT_TEST(processors, a_bad_generation_config_is_refused_by_key)

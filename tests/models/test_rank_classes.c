@@ -15,9 +15,9 @@ DT_TEST(rank_classes, moves_of_every_shape_are_watched)
     dt_run_options options = DT_RUN_OPTIONS_INIT;
     dti_move_step step = { .kind = DTI_MOVE_EXCHANGE, .dims = 1, .divisor = 1 };
     dti_rank_classes classes;
-    dt_runtime *rt = NULL;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
     dti_watched w = { 0 };
-    dt_mesh *mesh = NULL;
+    DT_HELD(mesh) *mesh = NULL;
 
     options.n_ranks = 4;
     DT_ASSERT_OK(dt_runtime_create_dry(&options, 0, NULL, &rt));
@@ -37,6 +37,4 @@ DT_TEST(rank_classes, moves_of_every_shape_are_watched)
         DT_ASSERT_EQ_INT(classes.of[rank], rank < 2 ? 0 : rank - 1);
     dti_rank_classes_free(&classes);
     dti_watched_free(&w);
-    dt_mesh_release(&mesh);
-    dt_runtime_release_dry(&rt);
 }

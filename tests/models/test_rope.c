@@ -56,7 +56,7 @@ static void check_case(const dti_json *c)
 DT_TEST(rope, every_variant_and_spelling_is_that_of_transformers)
 {
     char path[DT_TEST_PATH_BYTES];
-    dti_json_doc doc;
+    DT_ENDS(dti_json_free) dti_json_doc doc;
     dti_json cases;
 
     (void)dt_test_source_path(path, "tests/golden/rope.json");
@@ -67,7 +67,6 @@ DT_TEST(rope, every_variant_and_spelling_is_that_of_transformers)
         const dti_json one = dti_json_at(&cases, i);
         check_case(&one);
     }
-    dti_json_free(&doc);
 }
 
 typedef struct spelling {

@@ -65,8 +65,8 @@ static void compare_tensor(const dti_ckpt *a, const dti_ckpt *b, const dti_st_en
 {
     const dti_st_entry *other = dti_ckpt_find(b, e->name);
     size_t bytes = dt_dtype_size(dtype);
-    dti_st_stage stage = { 0 };
-    void *x, *y;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage = { 0 };
+    DT_FREED void *y = NULL, *x = NULL;
 
     if (other == NULL) dt_test_fail(__FILE__, __LINE__, "%s is missing", e->name);
     DT_ASSERT(other->dtype == dtype && other->n_axes == e->n_axes);
@@ -80,15 +80,12 @@ static void compare_tensor(const dti_ckpt *a, const dti_ckpt *b, const dti_st_en
     DT_ASSERT_OK(dti_ckpt_read(a, e->name, NULL, NULL, dtype, &stage, x));
     DT_ASSERT_OK(dti_ckpt_read(b, e->name, NULL, NULL, dtype, &stage, y));
     if (memcmp(x, y, bytes) != 0) dt_test_fail(__FILE__, __LINE__, "%s differs", e->name);
-    dti_free(x);
-    dti_free(y);
-    dti_st_stage_destroy(&stage);
 }
 
 /* All tensors of the fixture are in the saved folder, and nothing else. DT_N_DTYPES: as they are */
 static void compare(const saving *s, dt_dtype dtype)
 {
-    dti_ckpt *a, *b;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *b = NULL, *a = NULL;
 
     DT_ASSERT_OK(dti_ckpt_open(s->from, &a));
     DT_ASSERT_OK(dti_ckpt_open(s->to, &b));
@@ -97,8 +94,6 @@ static void compare(const saving *s, dt_dtype dtype)
         const dti_st_entry *e = dti_ckpt_at(a, i);
         compare_tensor(a, b, e, dtype == DT_N_DTYPES ? e->dtype : dtype);
     }
-    dti_ckpt_close(&a);
-    dti_ckpt_close(&b);
 }
 
 static int count_files(const char *folder, const char *part)

@@ -129,17 +129,15 @@ static dt_status load_and_save(dt_mesh *mesh, const void *arg)
 /* The head of `folder`, as f32. */
 static void read_head(const char *folder, float head[VOCAB * WIDTH])
 {
-    dti_st_stage stage = { 0 };
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage = { 0 };
     const dti_st_entry *e;
-    dti_ckpt *ckpt;
 
     DT_ASSERT_OK(dti_ckpt_open(folder, &ckpt));
     e = dti_ckpt_find(ckpt, "head.weight");
     DT_ASSERT(e != NULL && e->n_axes == 2 && e->shape[0] == WIDTH && e->shape[1] == VOCAB);
     DT_ASSERT_OK(dti_st_stage_create(0, NULL, &stage));
     DT_ASSERT_OK(dti_ckpt_read(ckpt, "head.weight", NULL, NULL, DT_F32, &stage, head));
-    dti_st_stage_destroy(&stage);
-    dti_ckpt_close(&ckpt);
 }
 
 static void check(const char *from, const char *mesh, const char *style, bool half)

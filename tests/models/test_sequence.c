@@ -203,7 +203,7 @@ DT_TEST(sequence, temporaries_shrink_and_bytes_do_not_grow)
 {
     const int64_t stream_bytes = (int64_t)T * D * 2;
     char folder[DT_TEST_PATH_BYTES];
-    dti_prediction off, on;
+    DT_ENDS(dti_prediction_free) dti_prediction on, off;
     dt_rank_cost a, b;
 
     dt_test_write_file(dt_test_temp_dir(folder), "config.json", llama_8b, sizeof llama_8b - 1);
@@ -225,6 +225,4 @@ DT_TEST(sequence, temporaries_shrink_and_bytes_do_not_grow)
     DT_ASSERT_EQ_INT(on.prefill.total[DT_COMM_REDUCE_SCATTER].calls, 2 * 32 + 1);
     DT_ASSERT_EQ_INT(on.prefill.total[DT_COMM_ALL_GATHER].calls, 2 * 32);
     DT_ASSERT_EQ_INT(on.prefill.total[DT_COMM_ALL_REDUCE].calls, 2); /* last row, next token */
-    dti_prediction_free(&off);
-    dti_prediction_free(&on);
 }

@@ -95,34 +95,27 @@ static dt_status gradients(net *n, float *loss)
 
 static dt_status few_elements(dt_mesh *mesh, const void *arg)
 {
-    dt_tensor *a = NULL, *b = NULL;
-    dt_status st = DT_OK;
-    net cut, whole;
+    DT_ENDS(close_net) net whole = { 0 }, cut = { 0 };
+    DT_HELD(tensor) *b = NULL, *a = NULL;
     float x, y;
 
     (void)arg;
-    DT_TRY_TO(done, st, open_net(mesh, true, &cut));
-    DT_TRY_TO(done, st, open_net(mesh, false, &whole));
-    DT_TRY_TO(done, st, gradients(&cut, &x));
-    DT_TRY_TO(done, st, gradients(&whole, &y));
-    DT_EXPECT_TO(done, st, memcmp(&x, &y, sizeof x) == 0, "%g, not %g", (double)x, (double)y);
+    DT_TRY(open_net(mesh, true, &cut));
+    DT_TRY(open_net(mesh, false, &whole));
+    DT_TRY(gradients(&cut, &x));
+    DT_TRY(gradients(&whole, &y));
+    DT_EXPECT(memcmp(&x, &y, sizeof x) == 0, "%g, not %g", (double)x, (double)y);
     for (int i = 0; dt_gradients_at(cut.g, i) != NULL; i++) {
         dt_tensor *w = dt_gradients_at(cut.g, i);
         if (dt_gradient(cut.g, w) == NULL) continue; /* the norm's */
-        DT_EXPECT_TO(done, st, dt_tensor_layout(dt_gradient(cut.g, w)) == dt_tensor_layout(w),
-                     "leaf %d", i);
-        DT_TRY_TO(done, st, dt_full_tensor(dt_gradient(cut.g, w), &a));
-        DT_TRY_TO(done, st, dt_full_tensor(dt_gradient(whole.g, dt_gradients_at(whole.g, i)), &b));
-        DT_TRY_TO(done, st, dt_test_expect_same(a, b, "a gradient"));
+        DT_EXPECT(dt_tensor_layout(dt_gradient(cut.g, w)) == dt_tensor_layout(w), "leaf %d", i);
+        DT_TRY(dt_full_tensor(dt_gradient(cut.g, w), &a));
+        DT_TRY(dt_full_tensor(dt_gradient(whole.g, dt_gradients_at(whole.g, i)), &b));
+        DT_TRY(dt_test_expect_same(a, b, "a gradient"));
         dt_tensor_release(&a);
         dt_tensor_release(&b);
     }
-done:
-    dt_tensor_release(&a);
-    dt_tensor_release(&b);
-    close_net(&cut);
-    close_net(&whole);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(fully_shard_layers, ranks_may_have_no_element)
@@ -138,26 +131,23 @@ DT_TEST(fully_shard_layers, ranks_may_have_no_element)
 static dt_status frozen(dt_mesh *mesh, const void *arg)
 {
     dt_tensor *y, *dx;
-    dt_status st = DT_OK;
     int64_t now, most;
-    net n;
+    DT_ENDS(close_net) net n = { 0 };
 
     (void)arg;
-    DT_TRY_TO(done, st, open_net(mesh, true, &n));
-    DT_TRY_TO(done, st, dt_gradients_watch(n.g, n.x));
+    DT_TRY(open_net(mesh, true, &n));
+    DT_TRY(dt_gradients_watch(n.g, n.x));
     dt_tape_record(n.t, n.g);
     y = dt_sum(n.t, through(&n, in_order, 2), DT_ALL_AXES);
-    DT_TRY_TO(done, st, dt_tape_status(n.t));
+    DT_TRY(dt_tape_status(n.t));
     dti_gathered_bytes(dt_mesh_runtime(mesh), &now, &most);
-    DT_EXPECT_TO(done, st, now == 0 || dt_mesh_n_ranks(mesh) == 1,
-                 "%lld bytes are gathered after the forward pass", (long long)now);
+    DT_EXPECT(now == 0 || dt_mesh_n_ranks(mesh) == 1,
+              "%lld bytes are gathered after the forward pass", (long long)now);
     dt_backward(n.t, y, NULL);
-    DT_TRY_TO(done, st, dt_tape_status(n.t));
+    DT_TRY(dt_tape_status(n.t));
     dx = dt_gradient(n.g, n.x);
-    DT_EXPECT_TO(done, st, dx != NULL && dt_gradients_at(n.g, 1) == NULL, "x alone is watched");
-done:
-    close_net(&n);
-    return st;
+    DT_EXPECT(dx != NULL && dt_gradients_at(n.g, 1) == NULL, "x alone is watched");
+    return DT_OK;
 }
 
 DT_TEST(fully_shard_layers, frozen_ones_are_not_kept_either)
@@ -171,16 +161,12 @@ static dt_status apart(dt_mesh *mesh, const void *arg)
 {
     static const int other_order[] = { 1, 0 };
     const int *order = dt_mesh_coord(mesh, 0) == 1 ? other_order : in_order;
-    dt_status st = DT_OK;
-    net n;
+    DT_ENDS(close_net) net n = { 0 };
 
     (void)arg;
-    DT_TRY_TO(done, st, open_net(mesh, true, &n));
+    DT_TRY(open_net(mesh, true, &n));
     (void)through(&n, order, 2);
-    st = dt_tape_status(n.t);
-done:
-    close_net(&n);
-    return st;
+    return dt_tape_status(n.t);
 }
 
 /* "a" and "b" are of one shape: nothing but what they are called tells them apart. */
@@ -205,35 +191,30 @@ static dt_status changes(dt_mesh *mesh, const void *arg)
     dt_tensor *first, *y;
     float values[2][ROWS * WIDTH];
     const dt_local *mine;
-    dt_status st = DT_OK;
     dt_layer *b;
-    net n;
+    DT_ENDS(close_net) net n = { 0 };
 
     (void)arg;
-    DT_TRY_TO(done, st, open_net(mesh, true, &n));
+    DT_TRY(open_net(mesh, true, &n));
     b = dt_layers_at(n.layers, 1);
     for (int late = 0; late < 2; late++) {
         dt_tensor *w = dt_layer_param(b, 0);
         mine = dt_tensor_local(w);
-        if (late == 0) DT_TRY_TO(done, st, dt_test_set_param(mesh, b, 0, DT_F32, twos));
-        if (late == 1) DT_TRY_TO(done, st, dt_test_fill_layers(mesh, n.layers, DT_F32, 11));
+        if (late == 0) DT_TRY(dt_test_set_param(mesh, b, 0, DT_F32, twos));
+        if (late == 1) DT_TRY(dt_test_fill_layers(mesh, n.layers, DT_F32, 11));
         first = dt_layer_forward(n.t, dt_layers_at(n.layers, 0), n.x);
         w = dt_layer_param(b, 0);
         mine = dt_tensor_local(w);
         if (late == 1)
-            DT_TRY_TO(
-                done, st,
+            DT_TRY(
                 dt_tensor_write(w, twos, (size_t)(mine->shape[0] * mine->shape[1]) * sizeof *twos));
         y = dt_layer_forward(n.t, b, first);
-        DT_TRY_TO(done, st, dt_tape_status(n.t));
-        DT_TRY_TO(done, st, dt_tensor_read(y, values[late], sizeof values[late]));
+        DT_TRY(dt_tape_status(n.t));
+        DT_TRY(dt_tensor_read(y, values[late], sizeof values[late]));
         dt_tape_reset(n.t);
     }
-    DT_EXPECT_TO(done, st, memcmp(values[0], values[1], sizeof values[0]) == 0,
-                 "what was on its way is stale");
-done:
-    close_net(&n);
-    return st;
+    DT_EXPECT(memcmp(values[0], values[1], sizeof values[0]) == 0, "what was on its way is stale");
+    return DT_OK;
 }
 
 DT_TEST(fully_shard_layers, what_is_written_over_is_gathered_anew)

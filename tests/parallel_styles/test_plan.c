@@ -245,7 +245,7 @@ DT_TEST(plan, a_name_looks_at_few_of_many_rules)
 {
     dti_patterns p = { .n = MANY };
     char name[NAME_BYTES];
-    many m;
+    DT_ENDS(free_many) many m;
 
     make_many(&m);
     DT_ASSERT_OK(dti_alloc_array(MANY, sizeof *p.all, (void **)&p.all));
@@ -257,7 +257,6 @@ DT_TEST(plan, a_name_looks_at_few_of_many_rules)
     }
     DT_ASSERT(p.n_compared > 0 && p.n_compared <= (int64_t)LAYERS * 14 * 3 * 18);
     dti_free(p.all);
-    free_many(&m);
 }
 
 static dt_status lay_by_many(dt_mesh *mesh, const void *arg)
@@ -287,9 +286,8 @@ static dt_status lay_by_many(dt_mesh *mesh, const void *arg)
 
 DT_TEST(plan, two_hundred_thousand_rules_are_told_in_a_few_lines)
 {
-    many m;
+    DT_ENDS(free_many) many m;
 
     make_many(&m);
     dt_test_on_ranks("tp=1", lay_by_many, &m);
-    free_many(&m);
 }

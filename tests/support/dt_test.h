@@ -102,9 +102,10 @@ void dt_test_status(const char *file, int line, const char *call, dt_status st, 
 
 /* DT_HELD(tensor) *x = NULL, *y = NULL; DT_FREED float *values = NULL: what such a variable has when
  * its scope is left, by DT_TRY() too, is released; what was declared last first. DT_FREED is memory
- * for dti_free(). */
-#define DT_HELD(what) __attribute__((cleanup(dt_##what##_release))) dt_##what
-#define DT_FREED      __attribute__((cleanup(dt_test_free)))
+ * for dti_free(), and DT_ENDS(dti_st_close) dti_st_file *file = NULL has an end of its own. */
+#define DT_ENDS(function) __attribute__((cleanup(function)))
+#define DT_HELD(what)     DT_ENDS(dt_##what##_release) dt_##what
+#define DT_FREED          DT_ENDS(dt_test_free)
 void dt_test_free(void *pointer);
 
 /* For bodies that hold something else: records the failure and goes to the label. */

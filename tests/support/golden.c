@@ -47,9 +47,8 @@ static dt_status read_logits(const dti_st_file *file, const char *name, const dt
 dt_status dt_golden_open(const char *fixture, dt_golden *x)
 {
     char path[DT_TEST_PATH_BYTES + 32], relative[128];
-    dti_st_stage stage = { 0 };
-    dti_st_file *file = NULL;
-    dt_status st = DT_OK;
+    DT_ENDS(dti_st_close) dti_st_file *file = NULL;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage = { 0 };
     int64_t n;
 
     *x = (dt_golden){ .dtype = DT_F32, .n_greedy = DT_GOLDEN_GREEDY };
@@ -57,17 +56,13 @@ dt_status dt_golden_open(const char *fixture, dt_golden *x)
     (void)dt_test_source_path(x->folder, relative);
     (void)snprintf(path, sizeof path, "%s/expected.safetensors", x->folder);
     DT_TRY(dti_st_open(path, &file));
-    DT_TRY_TO(done, st, dti_st_stage_create(0, NULL, &stage));
-    DT_TRY_TO(done, st,
-              read_ids(file, "prompt", &stage, x->prompt, DT_GOLDEN_PROMPT, &x->n_prompt));
-    DT_TRY_TO(done, st, read_ids(file, "greedy_f32", &stage, x->greedy, DT_GOLDEN_GREEDY, &n));
-    DT_EXPECT_TO(done, st, n == DT_GOLDEN_GREEDY, "%lld greedy tokens", (long long)n);
-    DT_TRY_TO(done, st, read_logits(file, "logits_f32", &stage, &x->f32, &x->vocab));
-    DT_TRY_TO(done, st, read_logits(file, "logits_bf16", &stage, &x->bf16, &x->vocab));
-done:
-    dti_st_stage_destroy(&stage);
-    dti_st_close(&file);
-    return st;
+    DT_TRY(dti_st_stage_create(0, NULL, &stage));
+    DT_TRY(read_ids(file, "prompt", &stage, x->prompt, DT_GOLDEN_PROMPT, &x->n_prompt));
+    DT_TRY(read_ids(file, "greedy_f32", &stage, x->greedy, DT_GOLDEN_GREEDY, &n));
+    DT_EXPECT(n == DT_GOLDEN_GREEDY, "%lld greedy tokens", (long long)n);
+    DT_TRY(read_logits(file, "logits_f32", &stage, &x->f32, &x->vocab));
+    DT_TRY(read_logits(file, "logits_bf16", &stage, &x->bf16, &x->vocab));
+    return DT_OK;
 }
 
 void dt_golden_close(dt_golden *x)

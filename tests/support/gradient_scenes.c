@@ -141,12 +141,11 @@ done:
 void dt_gradient_golden_check(const char *fixture, const char *which, const char *const *meshes,
                               const dt_run_options *options, const dt_gradient_scene *how)
 {
-    dt_gradient_golden golden;
+    DT_ENDS(dt_gradient_golden_close) dt_gradient_golden golden;
 
     DT_ASSERT_OK(dt_gradient_golden_open(fixture, which, &golden));
     for (; *meshes != NULL; meshes++)
         dt_test_ok(
             __FILE__, __LINE__, *meshes,
             dt_test_run(options, *meshes, run, &(gradient_run){ .golden = &golden, .how = how }));
-    dt_gradient_golden_close(&golden);
 }

@@ -54,7 +54,7 @@ void dt_nemo_check(const dt_nemo_case *c, const char *mesh, bool tokens_cut)
 {
     static const char *const modes[] = { "auto", "manual" };
     dt_run_options options = DT_TEST_RUN_OPTIONS;
-    dt_golden x;
+    DT_ENDS(dt_golden_close) dt_golden x;
 
     DT_ASSERT_OK(dt_golden_open(c->fixture, &x));
     for (int m = 0; m < 2; m++) {
@@ -67,5 +67,4 @@ void dt_nemo_check(const dt_nemo_case *c, const char *mesh, bool tokens_cut)
     x.plan = NULL;
     x.plan_name = tokens_cut ? "nemo+sp" : "nemo";
     dt_golden_check(c->fixture, mesh, &options, &x);
-    dt_golden_close(&x);
 }

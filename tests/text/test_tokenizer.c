@@ -104,7 +104,8 @@ DT_TEST(tokenizer, special_tokens_in_a_text_count_only_on_request)
 
 DT_TEST(tokenizer, ids_and_pieces_are_found_both_ways)
 {
-    dt_tokenizer *tok = open_golden("qwen"), *same = dt_tokenizer_retain(tok);
+    DT_HELD(tokenizer) *tok = open_golden("qwen");
+    dt_tokenizer *same = dt_tokenizer_retain(tok);
     const int32_t n = dt_tokenizer_vocab_size(tok);
     size_t bytes;
 
@@ -122,7 +123,6 @@ DT_TEST(tokenizer, ids_and_pieces_are_found_both_ways)
     DT_ASSERT(!dt_tokenizer_is_special(tok, 0) && !dt_tokenizer_is_special(tok, n));
     dt_tokenizer_release(&same);
     DT_ASSERT(same == NULL && dt_tokenizer_vocab_size(tok) == n);
-    dt_tokenizer_release(&tok);
 }
 
 /* One push after the other, each with what it gives; NULL ends, the last one is the flush. */
@@ -217,8 +217,8 @@ DT_TEST(tokenizer, a_warm_stream_does_no_malloc)
 DT_TEST(tokenizer, a_word_of_a_million_characters_is_merged)
 {
     enum { N = 1 << 20 };
-    dt_tokenizer *tok = tok_make("{\"model\": {\"vocab\": {\"a\": 0, \"aa\": 1, \"aaaa\": 2},"
-                                 " \"merges\": [\"a a\", \"aa aa\"]}}");
+    DT_HELD(tokenizer) *tok = tok_make("{\"model\": {\"vocab\": {\"a\": 0, \"aa\": 1, \"aaaa\": 2},"
+                                       " \"merges\": [\"a a\", \"aa aa\"]}}");
     char *text = malloc(N + 3);
     int32_t *ids;
     size_t n;
@@ -230,7 +230,6 @@ DT_TEST(tokenizer, a_word_of_a_million_characters_is_merged)
     DT_ASSERT(ids[0] == 2 && ids[n - 3] == 2 && ids[n - 2] == 1 && ids[n - 1] == 0);
     dt_tokenizer_free(ids);
     free(text);
-    dt_tokenizer_release(&tok);
 }
 
 /* The cache of words must not change a result, and gives up when it is full. */

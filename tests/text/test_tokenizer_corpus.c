@@ -7,7 +7,7 @@
 static void check_corpus(const char *shape)
 {
     size_t bytes = 0, n;
-    sweep s;
+    DT_ENDS(sweep_close) sweep s;
 
     sweep_open(&s, shape);
     n = sweep_rows(&s, "corpus");
@@ -18,7 +18,6 @@ static void check_corpus(const char *shape)
         DT_ASSERT_OK(sweep_check(&s, "corpus", i));
     }
     DT_ASSERT(bytes >= 1 << 20 && bytes == sweep_number(&s, "corpus_bytes"));
-    sweep_close(&s);
 }
 
 DT_TEST(tokenizer_corpus, llama3_is_byte_exact)

@@ -22,14 +22,13 @@ static dt_status check_group(sweep *s, size_t group, size_t n)
 static void check_strings(const char *shape)
 {
     size_t n_groups, n;
-    sweep s;
+    DT_ENDS(sweep_close) sweep s;
 
     sweep_open(&s, shape);
     n_groups = sweep_rows(&s, "strings");
     n = sweep_number(&s, "group");
     DT_ASSERT(n_groups * n >= 100000);
     for (size_t group = 0; group < n_groups; group++) DT_ASSERT_OK(check_group(&s, group, n));
-    sweep_close(&s);
 }
 
 DT_TEST(tokenizer_strings, llama3_is_byte_exact)

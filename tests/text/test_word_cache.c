@@ -17,7 +17,7 @@ DT_TEST(word_cache, words_of_one_hash_are_told_apart)
 {
     static const char *const words[] = { "abc", "ab", "abd", "xyz" };
     static const size_t bytes[] = { 3, 2, 3, 3 };
-    dti_word_cache cache = { 0 };
+    DT_ENDS(dti_word_cache_free) dti_word_cache cache = { 0 };
     size_t begin, n_ids;
 
     DT_ASSERT(!dti_word_cache_find(&cache, 7, "abc", 3, &begin, &n_ids));
@@ -28,14 +28,13 @@ DT_TEST(word_cache, words_of_one_hash_are_told_apart)
     for (size_t i = 0; i < DT_COUNT(words); i++) expect(&cache, 7, words[i], bytes[i], i);
     DT_ASSERT(!dti_word_cache_find(&cache, 7, "abcd", 4, &begin, &n_ids));
     DT_ASSERT(!dti_word_cache_find(&cache, 8, "abc", 3, &begin, &n_ids));
-    dti_word_cache_free(&cache);
 }
 
 /* 2^15 words; more are not kept, and nothing is lost. */
 DT_TEST(word_cache, a_full_cache_stays_as_it_is)
 {
     enum { WORDS = (1 << 15) + 9 };
-    dti_word_cache cache = { 0 };
+    DT_ENDS(dti_word_cache_free) dti_word_cache cache = { 0 };
     size_t begin, n_ids, kept = 0;
     char word[16];
 
@@ -51,5 +50,4 @@ DT_TEST(word_cache, a_full_cache_stays_as_it_is)
         kept++;
     }
     DT_ASSERT_EQ_INT(kept, 1 << 15);
-    dti_word_cache_free(&cache);
 }

@@ -255,7 +255,7 @@ static dt_status count(dt_mesh *mesh, const void *arg)
 DT_TEST(buckets, dry_runs_count_the_same)
 {
     dt_run_options o = DT_RUN_OPTIONS_INIT;
-    outcome *of, *dry;
+    DT_FREED outcome *dry = NULL, *of = NULL;
 
     if (dt_test_processes() > 1) dt_test_skip("ranks compare in one process");
     DT_ASSERT_OK(dti_alloc_array(MOST_RANKS, sizeof *of, (void **)&of));
@@ -277,8 +277,6 @@ DT_TEST(buckets, dry_runs_count_the_same)
             dt_runtime_release_dry(&rt);
         }
     }
-    dti_free(of);
-    dti_free(dry);
 }
 
 /* --- sums that nothing drops (Automodel lost them with each other shape) --------------------- */
@@ -288,25 +286,24 @@ DT_TEST(buckets, dry_runs_count_the_same)
 static dt_status keeps_all(dt_mesh *mesh, const void *arg)
 {
     const plan *p = arg;
-    outcome *all = NULL;
-    dt_status st = DT_OK;
+    DT_FREED outcome *all = NULL;
     float worst = 0, control = 0;
-    net s = { .p = p };
+    DT_ENDS(close_net) net s = { .p = p };
 
-    DT_TRY_TO(done, st, dti_new(sizeof *all, &all));
-    DT_TRY_TO(done, st, run_step(mesh, p, all));
+    DT_TRY(dti_new(sizeof *all, &all));
+    DT_TRY(run_step(mesh, p, all));
     for (int leaf = 0; leaf <= BACK; leaf++) {
         float sum[LARGEST] = { 0 }, one[LARGEST];
         int64_t n = 1;
         for (int pass = 0; pass < p->passes; pass++) {
             dt_tensor *loss, *dw;
-            DT_TRY_TO(done, st, open_net(mesh, p, &s));
-            DT_TRY_TO(done, st, forward(&s, mesh, pass, &loss));
+            DT_TRY(open_net(mesh, p, &s));
+            DT_TRY(forward(&s, mesh, pass, &loss));
             dt_backward(s.t, loss, NULL);
-            DT_TRY_TO(done, st, settle(&s));
+            DT_TRY(settle(&s));
             dw = dt_gradient(s.g, s.w[leaf]);
             n = dti_tensor_count(dw);
-            DT_TRY_TO(done, st, dt_tensor_read(dw, one, dti_tensor_bytes(dw)));
+            DT_TRY(dt_tensor_read(dw, one, dti_tensor_bytes(dw)));
             for (int64_t e = 0; e < n; e++) sum[e] += one[e];
             close_net(&s);
             s = (net){ .p = p };
@@ -318,13 +315,10 @@ static dt_status keeps_all(dt_mesh *mesh, const void *arg)
             if (other * other > control * control) control = other;
         }
     }
-    DT_EXPECT_TO(done, st, worst * worst < 1e-8f, "sums of passes are %g off", (double)worst);
-    DT_EXPECT_TO(done, st, dt_mesh_n_ranks(mesh) > 2 || control * control > 1e-4f,
-                 "the last pass alone would do: %g", (double)control);
-done:
-    close_net(&s);
-    dti_free(all);
-    return st;
+    DT_EXPECT(worst * worst < 1e-8f, "sums of passes are %g off", (double)worst);
+    DT_EXPECT(dt_mesh_n_ranks(mesh) > 2 || control * control > 1e-4f,
+              "the last pass alone would do: %g", (double)control);
+    return DT_OK;
 }
 
 DT_TEST(buckets, microbatches_of_other_shapes_drop_no_sums)
@@ -372,34 +366,29 @@ static void fails_everywhere(void *arg, dt_tape *t, dt_tensor *leaf)
 static dt_status goes_on(dt_mesh *mesh, const void *arg)
 {
     const plan *p = arg;
-    outcome *plain = NULL, *got = NULL;
-    dt_status st = DT_OK;
+    DT_FREED outcome *got = NULL, *plain = NULL;
     dt_tensor *loss;
-    net s = { .p = p };
+    DT_ENDS(close_net) net s = { .p = p };
 
-    DT_TRY_TO(done, st, dti_new(sizeof *plain, &plain));
-    DT_TRY_TO(done, st, dti_new(sizeof *got, &got));
-    DT_TRY_TO(done, st, run_step(mesh, p, plain));
-    DT_TRY_TO(done, st, open_net(mesh, p, &s));
-    DT_TRY_TO(done, st, forward(&s, mesh, 1, &loss));
+    DT_TRY(dti_new(sizeof *plain, &plain));
+    DT_TRY(dti_new(sizeof *got, &got));
+    DT_TRY(run_step(mesh, p, plain));
+    DT_TRY(open_net(mesh, p, &s));
+    DT_TRY(forward(&s, mesh, 1, &loss));
     dti_buckets_open(s.r);
     dt_backward(s.t, loss, &(dt_backward_options){ .ready = fails_everywhere, .arg = &s });
     DT_EXPECT_STATUS(dt_tape_status(s.t), DT_ERR_ARG, "not now");
     dt_gradients_clear(s.g);
     dt_tape_reset(s.t);
-    DT_TRY_TO(done, st, run_pass(&s, mesh, 0, got));
-    DT_TRY_TO(done, st, dti_buckets_finish(s.r, NULL));
+    DT_TRY(run_pass(&s, mesh, 0, got));
+    DT_TRY(dti_buckets_finish(s.r, NULL));
     for (int i = 0; i <= BACK; i++) {
         dt_tensor *dw = dt_gradient(s.g, s.w[i]);
-        DT_TRY_TO(done, st, dt_tensor_read(dw, got->bits[i], dti_tensor_bytes(dw)));
-        DT_EXPECT_TO(done, st, memcmp(got->bits[i], plain->bits[i], sizeof got->bits[i]) == 0,
-                     "leaf %d has something of the pass that failed", i);
+        DT_TRY(dt_tensor_read(dw, got->bits[i], dti_tensor_bytes(dw)));
+        DT_EXPECT(memcmp(got->bits[i], plain->bits[i], sizeof got->bits[i]) == 0,
+                  "leaf %d has something of the pass that failed", i);
     }
-done:
-    close_net(&s);
-    dti_free(plain);
-    dti_free(got);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(buckets, a_pass_that_failed_leaves_nothing)

@@ -55,24 +55,21 @@ static dt_status keep_windows(dt_mesh *mesh, const void *arg)
     static const int orders[4][N_ITEMS] = {
         { 0, 1, 2, 3, 4 }, { 4, 3, 2, 1, 0 }, { 2, 0, 4, 1, 3 }, { 0, 1, 2, 3, 4 }
     };
-    dti_offload *o;
-    dt_status st = DT_OK;
+    DT_ENDS(dti_offload_free) dti_offload *o = NULL;
     int64_t number;
 
     DT_TRY(dti_offload_create(dt_mesh_runtime(mesh), arg, DTI_OFFLOAD_LEAST_BYTES, &o));
     for (int i = 0; i < N_ITEMS; i++)
-        DT_TRY_TO(done, st, dti_offload_add(o, items[i].n, items[i].n_slots, &number));
-    DT_TRY_TO(done, st, dti_offload_open(o));
+        DT_TRY(dti_offload_add(o, items[i].n, items[i].n_slots, &number));
+    DT_TRY(dti_offload_open(o));
     for (int round = 1; round <= 4; round++)
         for (int i = 0; i < N_ITEMS; i++) {
             const int item = orders[round - 1][i];
-            DT_TRY_TO(done, st, visit(o, item, round, false));
-            if (round % 2 == 0) DT_TRY_TO(done, st, visit(o, item, round + 1, true));
+            DT_TRY(visit(o, item, round, false));
+            if (round % 2 == 0) DT_TRY(visit(o, item, round + 1, true));
         }
-    DT_TRY_TO(done, st, dti_offload_settle(o));
-done:
-    dti_offload_free(&o);
-    return st;
+    DT_TRY(dti_offload_settle(o));
+    return DT_OK;
 }
 
 DT_TEST(offload, windows_keep_what_is_put_into_them)
@@ -233,9 +230,9 @@ DT_TEST(offload, dry_runs_hold_no_state_that_lies_in_a_file)
     dt_run_options how = DT_TEST_RUN_OPTIONS;
     dt_optimizer *opt;
     dti_device *device;
-    dt_runtime *rt;
-    dt_layers *net;
-    dt_mesh *mesh;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
+    DT_HELD(mesh) *mesh = NULL;
+    DT_HELD(layers) *net = NULL;
     int64_t state = 0;
 
     how.n_ranks = 2;
@@ -253,7 +250,4 @@ DT_TEST(offload, dry_runs_hold_no_state_that_lies_in_a_file)
                          elsewhere ? 0 : state);
         dt_optimizer_release(&opt);
     }
-    dt_layers_release(&net);
-    dt_mesh_release(&mesh);
-    dt_runtime_release_dry(&rt);
 }

@@ -240,53 +240,47 @@ typedef struct cost {
 static dt_status cost_of(dt_mesh *mesh, int zero, cost *out)
 {
     dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
-    stepper s;
-    dt_status st;
+    DT_ENDS(close_stepper) stepper s = { 0 };
 
     o.zero = zero;
-    DT_TRY_TO(done, st, open_stepper(mesh, &o, DT_BF16, &s));
+    DT_TRY(open_stepper(mesh, &o, DT_BF16, &s));
     for (int i = 0; i < 2; i++) {
-        DT_TRY_TO(done, st, pass(&s, false));
-        DT_TRY_TO(done, st, pass(&s, true));
+        DT_TRY(pass(&s, false));
+        DT_TRY(pass(&s, true));
         dt_tape_reset(s.tape);
         out->held = used(&s);
-        DT_TRY_TO(done, st, dt_optimizer_step(s.opt, 0.1, NULL));
+        DT_TRY(dt_optimizer_step(s.opt, 0.1, NULL));
     }
     for (int k = 0; k < DT_N_COMM_KINDS; k++)
         out->comm[k] = dt_tape_comm(dt_optimizer_tape(s.opt), (dt_comm_kind)k);
     out->work = dt_tape_work(dt_optimizer_tape(s.opt));
     out->peak = (int64_t)dti_memory_peak(s.device->memory);
     out->state = dt_optimizer_state_bytes(s.opt);
-done:
-    close_stepper(&s);
-    return st;
+    return DT_OK;
 }
 
 static dt_status as_predicted(dt_mesh *mesh, const void *arg)
 {
-    dt_runtime *like = dt_mesh_runtime(mesh), *rt;
+    DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
+    dt_runtime *like = dt_mesh_runtime(mesh);
     dt_run_options options = DT_RUN_OPTIONS_INIT;
     const int zero = *(const int *)arg;
     cost run = { .held = 0 }, dry = { .held = 0 };
-    dt_mesh *ghost = NULL;
+    DT_HELD(mesh) *ghost = NULL;
     char spec[64];
-    dt_status st;
 
     (void)snprintf(spec, sizeof spec, "dp=%d", dt_mesh_n_ranks(mesh));
     options.n_ranks = dt_mesh_n_ranks(mesh);
     DT_TRY(cost_of(mesh, zero, &run));
     DT_TRY(dt_runtime_create_dry(&options, dt_runtime_rank(like), like, &rt));
-    DT_TRY_TO(done, st, dt_mesh_create(rt, spec, &ghost));
-    DT_TRY_TO(done, st, cost_of(ghost, zero, &dry));
-    DT_EXPECT_TO(done, st, memcmp(&run, &dry, sizeof run) == 0,
-                 "held %lld, %lld dry; peak %lld, %lld; flops %g, %g", (long long)run.held,
-                 (long long)dry.held, (long long)run.peak, (long long)dry.peak, run.work.flops,
-                 dry.work.flops);
-    DT_EXPECT_TO(done, st, run.work.flops > 0.0, "no work");
-done:
-    dt_mesh_release(&ghost);
-    dt_runtime_release_dry(&rt);
-    return st;
+    DT_TRY(dt_mesh_create(rt, spec, &ghost));
+    DT_TRY(cost_of(ghost, zero, &dry));
+    DT_EXPECT(memcmp(&run, &dry, sizeof run) == 0,
+              "held %lld, %lld dry; peak %lld, %lld; flops %g, %g", (long long)run.held,
+              (long long)dry.held, (long long)run.peak, (long long)dry.peak, run.work.flops,
+              dry.work.flops);
+    DT_EXPECT(run.work.flops > 0.0, "no work");
+    return DT_OK;
 }
 
 DT_TEST(optimizer_bytes, a_dry_run_says_the_same)
@@ -301,23 +295,20 @@ static dt_status repeats(dt_mesh *mesh, const void *arg)
 {
     const dt_optimizer_options *o = arg;
     uint64_t allocs = 0;
-    stepper s;
-    dt_status st;
+    DT_ENDS(close_stepper) stepper s = { 0 };
 
-    DT_TRY_TO(done, st, open_stepper(mesh, o, DT_BF16, &s));
+    DT_TRY(open_stepper(mesh, o, DT_BF16, &s));
     for (int i = 0; i < 8; i++) {
         if (i == 4) allocs = dti_alloc_count();
-        DT_TRY_TO(done, st, pass(&s, false));
+        DT_TRY(pass(&s, false));
         dt_tape_reset(s.tape);
-        DT_TRY_TO(done, st, pass(&s, true));
+        DT_TRY(pass(&s, true));
         dt_tape_reset(s.tape);
-        DT_TRY_TO(done, st, dt_optimizer_step(s.opt, 0.1, NULL));
+        DT_TRY(dt_optimizer_step(s.opt, 0.1, NULL));
     }
-    DT_EXPECT_TO(done, st, dti_alloc_count() == allocs, "zero %d: %llu allocations", o->zero,
-                 (unsigned long long)(dti_alloc_count() - allocs));
-done:
-    close_stepper(&s);
-    return st;
+    DT_EXPECT(dti_alloc_count() == allocs, "zero %d: %llu allocations", o->zero,
+              (unsigned long long)(dti_alloc_count() - allocs));
+    return DT_OK;
 }
 
 DT_TEST(optimizer_bytes, a_warm_step_takes_no_memory)

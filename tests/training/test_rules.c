@@ -143,13 +143,12 @@ static dt_status agrees(dt_mesh *mesh, const void *arg)
     const double decay[2][2] = { { o->weight_decay, 0.0 }, { 0.5, 0.25 } };
     element want[2][2][N] = { { { { 0, 0, 0 } } } };
     double got[N] = { 0 };
-    fixture f;
-    dt_status st;
+    DT_ENDS(close_fixture) fixture f = { 0 };
 
-    DT_TRY_TO(done, st, open_fixture(mesh, o, DT_F32, &f));
+    DT_TRY(open_fixture(mesh, o, DT_F32, &f));
     for (int l = 0; l < 2; l++)
         for (int p = 0; p < 2; p++) {
-            DT_TRY_TO(done, st, values_of(&f, l, p, got));
+            DT_TRY(values_of(&f, l, p, got));
             for (int i = 0; i < N; i++) want[l][p][i].p = got[i];
         }
     for (int k = 1; k <= STEPS; k++) {
@@ -160,11 +159,10 @@ static dt_status agrees(dt_mesh *mesh, const void *arg)
             for (int p = 0; p < 2; p++)
                 for (int i = 0; i < (p == 0 ? N : O); i++) squares += pow(slope(l, p, k, i), 2.0);
         clip = o->clip > 0.0 ? fmin(1.0, o->clip / (sqrt(squares) + 1e-6)) : 1.0;
-        DT_TRY_TO(done, st, step(&f, 2, k, DT_F32, lr, &report));
-        DT_EXPECT_TO(done, st,
-                     fabs(report.norm / sqrt(squares) - 1.0) < 1e-12 && report.step == k &&
-                         fabs(report.clip_factor - clip) < 1e-12 && !report.skipped,
-                     "norm %g, clip %g at step %d", report.norm, report.clip_factor, k);
+        DT_TRY(step(&f, 2, k, DT_F32, lr, &report));
+        DT_EXPECT(fabs(report.norm / sqrt(squares) - 1.0) < 1e-12 && report.step == k &&
+                      fabs(report.clip_factor - clip) < 1e-12 && !report.skipped,
+                  "norm %g, clip %g at step %d", report.norm, report.clip_factor, k);
         for (int l = 0; l < 2; l++)
             for (int p = 0; p < 2; p++)
                 for (int i = 0; i < (p == 0 ? N : O); i++) {
@@ -176,16 +174,14 @@ static dt_status agrees(dt_mesh *mesh, const void *arg)
                 }
         for (int l = 0; l < 2; l++)
             for (int p = 0; p < 2; p++) {
-                DT_TRY_TO(done, st, values_of(&f, l, p, got));
+                DT_TRY(values_of(&f, l, p, got));
                 for (int i = 0; i < (p == 0 ? N : O); i++)
-                    DT_EXPECT_TO(done, st, fabs(got[i] - want[l][p][i].p) < 2e-6,
-                                 "layer %d, parameter %d, element %d at step %d: %g, not %g", l, p,
-                                 i, k, got[i], want[l][p][i].p);
+                    DT_EXPECT(fabs(got[i] - want[l][p][i].p) < 2e-6,
+                              "layer %d, parameter %d, element %d at step %d: %g, not %g", l, p, i,
+                              k, got[i], want[l][p][i].p);
             }
     }
-done:
-    close_fixture(&f);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(rules, are_those_of_the_header)
@@ -219,37 +215,33 @@ static dt_status stays(dt_mesh *mesh, const void *arg)
     dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
     double before[2][2][N], after[N];
     dt_optimizer_state state;
-    fixture f;
-    dt_status st;
+    DT_ENDS(close_fixture) fixture f = { 0 };
 
     o.zero = *(const int *)arg;
     o.groups = frozen;
     o.n_groups = 2;
-    DT_TRY_TO(done, st, open_fixture(mesh, &o, DT_F32, &f));
+    DT_TRY(open_fixture(mesh, &o, DT_F32, &f));
     for (int l = 0; l < 2; l++)
-        for (int p = 0; p < 2; p++) DT_TRY_TO(done, st, values_of(&f, l, p, before[l][p]));
-    DT_TRY_TO(done, st, step(&f, 1, 1, DT_F32, 0.1, NULL)); /* of "a" alone */
+        for (int p = 0; p < 2; p++) DT_TRY(values_of(&f, l, p, before[l][p]));
+    DT_TRY(step(&f, 1, 1, DT_F32, 0.1, NULL)); /* of "a" alone */
     for (int l = 0; l < 2; l++)
         for (int p = 0; p < 2; p++) {
             const size_t bytes = (p == 0 ? N : O) * sizeof(double);
             const bool steps = l == 0 && p == 0;
-            DT_TRY_TO(done, st, values_of(&f, l, p, after));
-            DT_EXPECT_TO(done, st, (memcmp(before[l][p], after, bytes) != 0) == steps,
-                         "layer %d, parameter %d", l, p);
+            DT_TRY(values_of(&f, l, p, after));
+            DT_EXPECT((memcmp(before[l][p], after, bytes) != 0) == steps, "layer %d, parameter %d",
+                      l, p);
         }
-    DT_EXPECT_TO(done, st,
-                 dt_gradients_at(dt_optimizer_gradients(f.opt), 2) != NULL &&
-                     dt_gradients_at(dt_optimizer_gradients(f.opt), 3) == NULL,
-                 "what is frozen is watched");
+    DT_EXPECT(dt_gradients_at(dt_optimizer_gradients(f.opt), 2) != NULL &&
+                  dt_gradients_at(dt_optimizer_gradients(f.opt), 3) == NULL,
+              "what is frozen is watched");
     for (int64_t i = 0; dt_optimizer_state_at(f.opt, i, &state); i++) {
         static const char *const names[] = { "exp_avg.a.weight", "exp_avg_sq.a.weight",
                                              "exp_avg.b.weight", "exp_avg_sq.b.weight",
                                              "exp_avg.b.bias",   "exp_avg_sq.b.bias" };
-        DT_EXPECT_TO(done, st, i < 6 && strcmp(state.name, names[i]) == 0, "%s", state.name);
+        DT_EXPECT(i < 6 && strcmp(state.name, names[i]) == 0, "%s", state.name);
     }
-done:
-    close_fixture(&f);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(rules, what_is_frozen_or_not_reached_stays)
@@ -266,34 +258,28 @@ static dt_status scales(dt_mesh *mesh, const void *arg)
     dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
     uint16_t before[N], after[N];
     dt_step_report report;
-    fixture f;
-    dt_status st;
+    DT_ENDS(close_fixture) fixture f = { 0 };
 
     o.zero = *(const int *)arg;
-    DT_TRY_TO(done, st, open_fixture(mesh, &o, DT_F16, &f));
-    DT_EXPECT_TO(done, st, dt_optimizer_loss_scale(f.opt) == 65536.0, "%g",
-                 dt_optimizer_loss_scale(f.opt));
+    DT_TRY(open_fixture(mesh, &o, DT_F16, &f));
+    DT_EXPECT(dt_optimizer_loss_scale(f.opt) == 65536.0, "%g", dt_optimizer_loss_scale(f.opt));
     const dt_tensor *w = dt_layer_param(dt_layers_at(f.m, 0), 0);
-    DT_TRY_TO(done, st, dt_tensor_read(w, before, sizeof before));
-    DT_TRY_TO(done, st, step(&f, 2, 1, DT_F16, 0.1, &report));
-    DT_TRY_TO(done, st, dt_tensor_read(w, after, sizeof after));
-    DT_EXPECT_TO(done, st,
-                 report.skipped && report.step == 1 && dt_optimizer_steps(f.opt) == 0 &&
-                     dt_optimizer_loss_scale(f.opt) == 32768.0 &&
-                     memcmp(before, after, sizeof before) == 0,
-                 "not skipped: scale %g", dt_optimizer_loss_scale(f.opt));
-    DT_TRY_TO(done, st, dt_optimizer_restore(f.opt, 10, 1024.0, 1999));
-    DT_TRY_TO(done, st, step(&f, 2, 1, DT_F16, 0.1, &report));
-    DT_EXPECT_TO(done, st,
-                 !report.skipped && report.step == 11 && dt_optimizer_loss_scale(f.opt) == 2048.0 &&
-                     dt_optimizer_good_steps(f.opt) == 0 && report.norm > 1.0 && report.norm < 20.0,
-                 "skipped or not grown: norm %g, scale %g", report.norm,
-                 dt_optimizer_loss_scale(f.opt));
-    DT_TRY_TO(done, st, dt_tensor_read(w, after, sizeof after));
-    DT_EXPECT_TO(done, st, memcmp(before, after, sizeof before) != 0, "nothing was written");
-done:
-    close_fixture(&f);
-    return st;
+    DT_TRY(dt_tensor_read(w, before, sizeof before));
+    DT_TRY(step(&f, 2, 1, DT_F16, 0.1, &report));
+    DT_TRY(dt_tensor_read(w, after, sizeof after));
+    DT_EXPECT(report.skipped && report.step == 1 && dt_optimizer_steps(f.opt) == 0 &&
+                  dt_optimizer_loss_scale(f.opt) == 32768.0 &&
+                  memcmp(before, after, sizeof before) == 0,
+              "not skipped: scale %g", dt_optimizer_loss_scale(f.opt));
+    DT_TRY(dt_optimizer_restore(f.opt, 10, 1024.0, 1999));
+    DT_TRY(step(&f, 2, 1, DT_F16, 0.1, &report));
+    DT_EXPECT(!report.skipped && report.step == 11 && dt_optimizer_loss_scale(f.opt) == 2048.0 &&
+                  dt_optimizer_good_steps(f.opt) == 0 && report.norm > 1.0 && report.norm < 20.0,
+              "skipped or not grown: norm %g, scale %g", report.norm,
+              dt_optimizer_loss_scale(f.opt));
+    DT_TRY(dt_tensor_read(w, after, sizeof after));
+    DT_EXPECT(memcmp(before, after, sizeof before) != 0, "nothing was written");
+    return DT_OK;
 }
 
 DT_TEST(rules, a_loss_scale_falls_and_grows)

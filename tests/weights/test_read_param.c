@@ -74,48 +74,40 @@ static dt_status reads_what_the_file_holds(dt_mesh *mesh, const void *arg)
                            .blocks = { c->blocks[0], c->blocks[1] },
                            .reversed = c->reversed,
                            .style = c->style };
-    dt_tensor *x = NULL, *full = NULL;
-    dt_layers *layers = NULL;
-    dti_st_stage stage = { 0 };
-    dti_ckpt *ckpt = NULL;
-    dt_status st = DT_OK;
+    DT_HELD(layers) *layers = NULL;
+    DT_ENDS(dti_ckpt_close) dti_ckpt *ckpt = NULL;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage = { 0 };
+    DT_HELD(tensor) *x = NULL, *full = NULL;
     dt_param_info info;
     dti_param_tensor tensor = { .whole = true };
     dti_host host;
 
     DT_TRY(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers));
     info = dt_layer_param_info(dt_layers_at(layers, 0), 0);
-    DT_TRY_TO(done, st, dti_ckpt_open(c->folder, &ckpt));
+    DT_TRY(dti_ckpt_open(c->folder, &ckpt));
     ckpt->files[0]->in.pread = counting_pread;
     n_read = 0;
-    DT_TRY_TO(done, st, dti_st_stage_create(0, NULL, &stage));
-    DT_TRY_TO(done, st,
-              dti_tensor_create_exact(mesh, dt_layer_param_layout(dt_layers_at(layers, 0), 0),
-                                      DT_F32, shape, &x));
-    DT_TRY_TO(done, st, dti_host_open(x, DTI_HOST_WRITES, &host));
+    DT_TRY(dti_st_stage_create(0, NULL, &stage));
+    DT_TRY(dti_tensor_create_exact(mesh, dt_layer_param_layout(dt_layers_at(layers, 0), 0), DT_F32,
+                                   shape, &x));
+    DT_TRY(dti_host_open(x, DTI_HOST_WRITES, &host));
     tensor.entry = dti_ckpt_find(ckpt, c->reversed ? "reversed" : "plain");
-    DT_TRY_TO(done, st, dti_read_param(ckpt, &tensor, info.reversed, &host, &stage));
+    DT_TRY(dti_read_param(ckpt, &tensor, info.reversed, &host, &stage));
     if (c->exact)
-        DT_EXPECT_TO(done, st, n_read == dt_tensor_local(x)->shape[0] * IN * (int64_t)sizeof(float),
-                     "%lld bytes are read for %lld rows", (long long)n_read,
-                     (long long)dt_tensor_local(x)->shape[0]);
-    DT_TRY_TO(done, st, reads_in_quarters(ckpt, &tensor, info.reversed, &host, &stage));
-    DT_TRY_TO(done, st, dti_host_close(&host, DT_OK));
-    DT_TRY_TO(done, st, dt_full_tensor(x, &full));
+        DT_EXPECT(n_read == dt_tensor_local(x)->shape[0] * IN * (int64_t)sizeof(float),
+                  "%lld bytes are read for %lld rows", (long long)n_read,
+                  (long long)dt_tensor_local(x)->shape[0]);
+    DT_TRY(reads_in_quarters(ckpt, &tensor, info.reversed, &host, &stage));
+    DT_TRY(dti_host_close(&host, DT_OK));
+    DT_TRY(dt_full_tensor(x, &full));
     for (int64_t o = 0; o < OUT; o++)
         for (int64_t i = 0; i < IN; i++) {
             const float got = ((const float *)dt_tensor_local(full)->data)[o * IN + i];
             const float want = (float)(c->reversed ? i * OUT + o : o * IN + i);
-            DT_EXPECT_TO(done, st, got == want, "[%d, %d] is %g, not %g", (int)o, (int)i,
-                         (double)got, (double)want);
+            DT_EXPECT(got == want, "[%d, %d] is %g, not %g", (int)o, (int)i, (double)got,
+                      (double)want);
         }
-done:
-    dt_tensor_release(&full);
-    dt_tensor_release(&x);
-    dti_st_stage_destroy(&stage);
-    dti_ckpt_close(&ckpt);
-    dt_layers_release(&layers);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(read_param, packed_and_transposed_weights_are_what_the_file_holds)

@@ -99,8 +99,8 @@ static dt_status write(dt_mesh *mesh, const void *arg)
 static void read_file(const char *path, const char *name, int64_t n, float *to)
 {
     const dti_st_entry *e;
-    dti_st_stage stage;
-    dti_st_file *file;
+    DT_ENDS(dti_st_close) dti_st_file *file = NULL;
+    DT_ENDS(dti_st_stage_destroy) dti_st_stage stage;
     int64_t have = 1;
 
     DT_ASSERT_OK(dti_st_open(path, &file));
@@ -111,8 +111,6 @@ static void read_file(const char *path, const char *name, int64_t n, float *to)
     for (int a = 0; a < e->n_axes; a++) have *= e->shape[a];
     DT_ASSERT_EQ_INT(have, n);
     DT_ASSERT_OK(dti_st_read_slice(file, e, NULL, NULL, DT_F32, &stage, to));
-    dti_st_stage_destroy(&stage);
-    dti_st_close(&file);
 }
 
 static const struct {
