@@ -463,17 +463,23 @@ tokens among the 40. bf16: RMS of (logits_bf16 - logits_f32) over RMS of logits_
 """
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", help="fixtures to make; all, and the README, if none")
+def arguments(description, known, rest="all"):
+    """Names of fixtures and their folder, and a quiet library on one thread."""
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
+    parser.add_argument("names", nargs="*", help=f"fixtures to make; {rest} if none")
     parser.add_argument("--out", default="tests/golden")
     args = parser.parse_args()
-    unknown = set(args.names) - set(FIXTURES)
+    unknown = set(args.names) - set(known)
     if unknown:
-        sys.exit(f"no such fixture: {', '.join(sorted(unknown))}; there are {', '.join(FIXTURES)}")
+        sys.exit(f"no such fixture: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
+    return args
+
+
+def main():
+    args = arguments(__doc__, FIXTURES, "all, and the README,")
     lines = [make(name, args.out) for name in args.names or FIXTURES]
     if not args.names:
         with open(os.path.join(args.out, "README.md"), "w", encoding="utf-8") as f:

@@ -23,7 +23,6 @@ Run, from the repository root (about six minutes): python3 tools/make_gradient_g
 Needs torch, transformers, safetensors and numpy, in the versions that tests/golden/README.md names.
 """
 
-import argparse
 import glob
 import os
 import sys
@@ -33,14 +32,12 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as F
-import transformers
-from make_golden import FIXTURES, forward, load
+from make_golden import FIXTURES, arguments, forward, load
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 from torch.overrides import TorchFunctionMode
 
-ROOT = "tests/golden"
 CASES = {"short": (1, 9), "long": (2, 33)}  # rows, tokens
 IGNORED = -100
 WHOLE = 512  # parameters of up to so many elements are stored whole, larger ones in chunks
@@ -276,6 +273,17 @@ def run_case(models, folder, tokens, targets):
             "facts": np.array(facts), "values": values}, shapes
 
 
+def save(path, tensors, shapes, chunks):
+    """Write what is stored of parameters; its bytes."""
+    tensors["names"] = np.frombuffer("\n".join(shapes).encode(), dtype=np.uint8)
+    tensors["shapes"] = np.array([s + (0,) * (MAX_AXES - len(s)) for s in shapes.values()],
+                                 dtype=np.int64)
+    tensors["chunk"] = np.array(list(chunks), dtype=np.int64)
+    save_file(tensors, path)
+    os.chmod(path, 0o644)
+    return os.path.getsize(path)
+
+
 def make(name, root):
     """Write a fixture, and give the line for the README."""
     folder = os.path.join(root, name)
@@ -293,31 +301,16 @@ def make(name, root):
         said += [f"{parts['loss'][0]:.4f}", f"{(facts[:, 2] / facts[:, 0]).max():.1e}",
                  f"{np.median(facts[:, 3] / facts[:, 1]):.1e}",
                  f"{(facts[:, 3] / facts[:, 1]).max():.1e}"]
-    tensors["names"] = np.frombuffer("\n".join(shapes).encode(), dtype=np.uint8)
-    tensors["shapes"] = np.array([s + (0,) * (MAX_AXES - len(s)) for s in shapes.values()],
-                                 dtype=np.int64)
-    tensors["chunk"] = np.array(list(chunk_sizes(shapes).values()), dtype=np.int64)
-    path = os.path.join(folder, "gradients.safetensors")
-    save_file(tensors, path)
-    os.chmod(path, 0o644)
-    line = f"| {name} | {len(shapes)} | {' | '.join(said)} | {os.path.getsize(path) // 1000} |"
+    size = save(os.path.join(folder, "gradients.safetensors"), tensors, shapes, chunk_sizes(shapes).values())
+    line = f"| {name} | {len(shapes)} | {' | '.join(said)} | {size // 1000} |"
     print(line, flush=True)
     return line
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", help="checkpoints; all if none")
-    parser.add_argument("--root", default=ROOT)
-    args = parser.parse_args()
-    unknown = set(args.names) - set(FIXTURES)
-    if unknown:
-        sys.exit(f"no such fixture: {', '.join(sorted(unknown))}; there are {', '.join(FIXTURES)}")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    args = arguments(__doc__, FIXTURES)
     for name in args.names or FIXTURES:
-        make(name, args.root)
+        make(name, args.out)
 
 
 if __name__ == "__main__":

@@ -17,17 +17,14 @@ Run, from the repository root (about two minutes): python3 tools/make_training_g
 Needs torch, transformers, safetensors and numpy, in the versions that tests/golden/README.md names.
 """
 
-import argparse
 import os
 import sys
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-import transformers
-from make_golden import load
-from make_gradient_golden import MAX_AXES, ROOT, Exact, allowed, as_in_files, exact, rms, signs
-from safetensors.numpy import save_file
+from make_golden import arguments, load
+from make_gradient_golden import Exact, allowed, as_in_files, exact, rms, save, signs
 
 STEPS, BATCH, LENGTH = 20, 8, 16
 NAMES = ["llama/uneven", "gemma3/base", "qwen3_moe/base"]  # untied; tied, windows; experts
@@ -165,34 +162,20 @@ def make(name, root):
     tensors = {f"{case}.{key}": value for case in found for key, value in found[case][0].items()}
     tensors["tokens"] = tokens.numpy().astype(np.int32)
     tensors["batch"] = np.array([STEPS, BATCH, LENGTH], dtype=np.int64)
-    tensors["names"] = np.frombuffer("\n".join(shapes).encode(), dtype=np.uint8)
-    tensors["shapes"] = np.array([s + (0,) * (MAX_AXES - len(s)) for s in shapes.values()],
-                                 dtype=np.int64)
-    tensors["chunk"] = np.array([chunk_of(s) for s in shapes.values()], dtype=np.int64)
-    path = os.path.join(folder, "training.safetensors")
-    save_file(tensors, path)
-    os.chmod(path, 0o644)
+    size = save(os.path.join(folder, "training.safetensors"), tensors, shapes,
+                [chunk_of(s) for s in shapes.values()])
     said = []
     for case in RATES:
         (losses, _), errors = found[case][0]["loss"], found[case][2]
         said += [f"{RATES[case][name]:.0e}", f"{losses[0]:.4f}", f"{losses[-1]:.4f}",
                  *(f"{e:.1e}" for e in errors)]
-    print(f"| {name} | {' | '.join(said)} | {os.path.getsize(path) // 1000} |", flush=True)
+    print(f"| {name} | {' | '.join(said)} | {size // 1000} |", flush=True)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", help=f"checkpoints; if none: {', '.join(NAMES)}")
-    parser.add_argument("--root", default=ROOT)
-    args = parser.parse_args()
-    unknown = set(args.names) - set(NAMES)
-    if unknown:
-        sys.exit(f"no such fixture: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    args = arguments(__doc__, NAMES)
     for name in args.names or NAMES:
-        make(name, args.root)
+        make(name, args.out)
 
 
 if __name__ == "__main__":
