@@ -56,7 +56,7 @@ static json_t *run(const char *folder, const char *mesh)
 {
     char path[DT_TEST_PATH_BYTES];
     command_result r =
-        COMMAND("bench", "-q", "--model", dt_test_source_path(path, folder), "--mesh", mesh,
+        COMMAND("bench", "-q", "--model", dt_test_source_path(path, "%s", folder), "--mesh", mesh,
                 "--dtype", "f32", "--sequence", "12", "-n", "5", "--rounds", "2", "--json");
     json_t *object;
 

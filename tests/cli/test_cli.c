@@ -105,13 +105,12 @@ DT_TEST(cli, version_names_kernels_and_libraries)
 static void expect_greedy(const char *fixture, const char *mesh)
 {
     int64_t ids[2 * MAX_IDS];
-    char folder[DT_TEST_PATH_BYTES], relative[128], prompt[IDS_BYTES], all[IDS_BYTES];
+    char folder[DT_TEST_PATH_BYTES], prompt[IDS_BYTES], all[IDS_BYTES];
     char count[16], want[IDS_BYTES + 2];
     int64_t n_prompt, n_new;
     command_result r;
 
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
-    (void)dt_test_source_path(folder, relative);
+    (void)dt_test_source_path(folder, "tests/golden/%s", fixture);
     n_prompt = read_ids(folder, "prompt", ids);
     n_new = read_ids(folder, "greedy_f32", ids + n_prompt);
     (void)join_ids(ids, n_prompt, ',', prompt);
@@ -141,7 +140,7 @@ DT_TEST(cli, generate_streams_prompt_and_text)
 {
     char folder[DT_TEST_PATH_BYTES];
     command_result r =
-        COMMAND_ENDS(0, COMMAND("generate", "--model", dt_test_source_path(folder, demo()),
+        COMMAND_ENDS(0, COMMAND("generate", "--model", dt_test_source_path(folder, "%s", demo()),
                                 "--prompt", "ROMEO:", "--mesh", "tp=2", "-n", "12"));
 
     DT_ASSERT(strncmp(r.out, "ROMEO:", 6) == 0 && strlen(r.out) > 12);
@@ -157,7 +156,7 @@ DT_TEST(cli, generate_json_agrees_with_what_is_streamed)
     command_result r;
     json_t *v;
 
-    (void)dt_test_source_path(folder, demo());
+    (void)dt_test_source_path(folder, "%s", demo());
     r = COMMAND_ENDS(
         0, COMMAND("generate", "-m", folder, "-p", "ROMEO:", "-n", "12", "--mesh", "tp=2", "-q"));
     DT_ASSERT_EQ_STR(r.err, "");
@@ -180,7 +179,7 @@ DT_TEST(cli, a_prompt_file_loses_one_final_newline)
     char folder[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16], model[DT_TEST_PATH_BYTES];
     command_result a, b;
 
-    (void)dt_test_source_path(model, demo());
+    (void)dt_test_source_path(model, "%s", demo());
     dt_test_write_file(dt_test_temp_dir(folder), "prompt.txt", "JULIET:\n", 8);
     (void)snprintf(file, sizeof file, "%s/prompt.txt", folder);
     a = COMMAND("generate", "-m", model, "--prompt-file", file, "-n", "8", "-q");
@@ -304,7 +303,7 @@ DT_TEST(cli, logits_without_json_are_a_table)
 {
     char folder[DT_TEST_PATH_BYTES];
     command_result r =
-        COMMAND("logits", "-m", dt_test_source_path(folder, demo()), "-t", "5,6,7", "-q");
+        COMMAND("logits", "-m", dt_test_source_path(folder, "%s", demo()), "-t", "5,6,7", "-q");
     int lines = 0;
 
     COMMAND_ENDS(0, r);
@@ -319,8 +318,8 @@ DT_TEST(cli, inspect_says_what_a_checkpoint_is)
 {
     char folder[DT_TEST_PATH_BYTES];
     command_result r =
-        COMMAND_ENDS(0, COMMAND("inspect", dt_test_source_path(folder, demo())), "llama", "1771200",
-                     "tokenizer.json, 1024 tokens", "supported   yes");
+        COMMAND_ENDS(0, COMMAND("inspect", dt_test_source_path(folder, "%s", demo())), "llama",
+                     "1771200", "tokenizer.json, 1024 tokens", "supported   yes");
 
     DT_ASSERT_EQ_STR(r.err, "");
 }
@@ -354,7 +353,7 @@ DT_TEST(cli, a_rank_that_fails_ends_the_run_and_is_named)
     };
     char folder[DT_TEST_PATH_BYTES];
 
-    (void)dt_test_source_path(folder, demo());
+    (void)dt_test_source_path(folder, "%s", demo());
     for (size_t i = 0; i < DT_COUNT(faults); i++) {
         command_result r = COMMAND_ENDS(5,
                                         COMMAND_ENV(faults[i], "generate", "-m", folder, "-p",

@@ -20,13 +20,12 @@ static const char *make_model(char folder[DT_TEST_PATH_BYTES])
     static const char *const names[] = { "config.json", "generation_config.json",
                                          "model.safetensors", "tokenizer.json",
                                          "tokenizer_config.json" };
-    char from[DT_TEST_PATH_BYTES], name[64], to[DT_TEST_PATH_BYTES + 64];
+    char from[DT_TEST_PATH_BYTES], to[DT_TEST_PATH_BYTES + 64];
 
     (void)dt_test_temp_dir(folder);
     for (size_t i = 0; i < DT_COUNT(names); i++) {
-        (void)snprintf(name, sizeof name, "examples/checkpoint/%s", names[i]);
         (void)snprintf(to, sizeof to, "%s/%s", folder, names[i]);
-        if (symlink(dt_test_source_path(from, name), to) != 0)
+        if (symlink(dt_test_source_path(from, "examples/checkpoint/%s", names[i]), to) != 0)
             dt_test_fail(__FILE__, __LINE__, "no link %s", to);
     }
     dt_test_write_file(folder, "chat_template.jinja", chat_template, sizeof chat_template - 1);

@@ -2,7 +2,6 @@
  *
  * dtensor gradients: what it prints and writes against Transformers' own, under the names of the
  * checkpoint's files. */
-#include <dirent.h>
 #include <jansson.h>
 #include <math.h>
 #include <sys/resource.h>
@@ -272,20 +271,6 @@ DT_TEST(cli_gradients, are_not_written_over_what_is_read)
     COMMAND_ENDS(2, r, "is a file that this command reads");
 }
 
-static int count_files(const char *folder)
-{
-    DIR *dir = opendir(folder);
-    int n = 0;
-
-    while (dir != NULL)
-        if (readdir(dir) != NULL)
-            n++;
-        else
-            break;
-    if (dir != NULL) (void)closedir(dir);
-    return n - 2;
-}
-
 /* A disk that is full, as the system's limit of a file's size has it. */
 DT_TEST(cli_gradients, replace_a_file_only_when_they_are_complete)
 {
@@ -307,9 +292,9 @@ DT_TEST(cli_gradients, replace_a_file_only_when_they_are_complete)
     COMMAND_ASSERT_HAS(r.err, "File too large");
     there = command_read(path);
     DT_ASSERT_EQ_STR(there, "old");
-    DT_ASSERT_EQ_INT(count_files(temporary), 1);
+    DT_ASSERT_EQ_INT(dt_test_count_files(temporary, ""), 1);
     COMMAND_ENDS(0, GRADIENTS(model, "-t", "1,2,3", "--mesh", "tp=2", "-o", path));
     there = command_read(path);
     DT_ASSERT(strcmp(there, "old") != 0);
-    DT_ASSERT_EQ_INT(count_files(temporary), 1);
+    DT_ASSERT_EQ_INT(dt_test_count_files(temporary, ""), 1);
 }

@@ -5,11 +5,10 @@
 
 static void link_file(const char *folder, const char *name)
 {
-    char from[DT_TEST_PATH_BYTES], relative[128], to[DT_TEST_PATH_BYTES + 64];
+    char from[DT_TEST_PATH_BYTES], to[DT_TEST_PATH_BYTES + 64];
 
-    (void)snprintf(relative, sizeof relative, "examples/checkpoint/%s", name);
     (void)snprintf(to, sizeof to, "%s/%s", folder, name);
-    DT_ASSERT(symlink(dt_test_source_path(from, relative), to) == 0);
+    DT_ASSERT(symlink(dt_test_source_path(from, "examples/checkpoint/%s", name), to) == 0);
 }
 
 /* The demo checkpoint, as the model of examples/10_own_architecture.c. */

@@ -233,13 +233,11 @@ DT_TEST(plan, its_numbers_are_the_counters_of_a_run)
     static const char *const meshes[] = { "tp=2", "tp=3", "dp=2,tp=2" };
 
     for (size_t i = 0; i < DT_COUNT(fixtures) * DT_COUNT(meshes) * 2; i++) {
-        char model[DT_TEST_PATH_BYTES], relative[64];
+        char model[DT_TEST_PATH_BYTES];
         const char *mesh = meshes[i / 2 % DT_COUNT(meshes)];
         counted_case c = { .model = model, .cut = i % 2 == 1 };
         command_result r;
-        (void)snprintf(relative, sizeof relative, "tests/golden/%s",
-                       fixtures[i / 2 / DT_COUNT(meshes)]);
-        (void)dt_test_source_path(model, relative);
+        (void)dt_test_source_path(model, "tests/golden/%s", fixtures[i / 2 / DT_COUNT(meshes)]);
         r = COMMAND_ENDS(0,
                          COMMAND("plan", "-m", model, "--mesh", mesh, "--batch", "2", "--sequence",
                                  "11", "--json", c.cut ? "--sequence-parallel" : "--quiet"));
@@ -440,12 +438,12 @@ DT_TEST(plan, thousands_of_ranks_are_a_few_lines)
 DT_TEST(plan, thousands_of_ranks_of_packed_weights_are_a_few_lines)
 {
     static const char *const fixtures[] = { "phi3/uneven", "qwen3_moe/uneven" };
-    char model[DT_TEST_PATH_BYTES], relative[64];
+    char model[DT_TEST_PATH_BYTES];
 
     for (size_t i = 0; i < DT_COUNT(fixtures); i++) {
-        (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixtures[i]);
         COMMAND_ENDS(0,
-                     COMMAND("plan", "-m", dt_test_source_path(model, relative), "--mesh",
+                     COMMAND("plan", "-m",
+                             dt_test_source_path(model, "tests/golden/%s", fixtures[i]), "--mesh",
                              "dp=64,tp=256", "--sequence", "4"),
                      " 16384 ranks, ");
     }

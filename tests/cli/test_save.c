@@ -14,14 +14,13 @@ static void make_model(char folder[DT_TEST_PATH_BYTES], const char *without)
     static const char *const names[] = { "config.json", "generation_config.json",
                                          "model.safetensors", "tokenizer.json",
                                          "tokenizer_config.json" };
-    char from[DT_TEST_PATH_BYTES], to[DT_TEST_PATH_BYTES + 64], name[64], *text;
+    char from[DT_TEST_PATH_BYTES], to[DT_TEST_PATH_BYTES + 64], *text;
 
     (void)dt_test_temp_dir(folder);
     for (size_t i = 0; i < DT_COUNT(names); i++) {
         if (strcmp(names[i], without) == 0) continue;
-        (void)snprintf(name, sizeof name, "examples/checkpoint/%s", names[i]);
         (void)snprintf(to, sizeof to, "%s/%s", folder, names[i]);
-        (void)dt_test_source_path(from, name);
+        (void)dt_test_source_path(from, "examples/checkpoint/%s", names[i]);
         if (strcmp(names[i], "model.safetensors") == 0) { /* weights may be anywhere */
             DT_ASSERT(symlink(from, to) == 0);
             continue;

@@ -290,12 +290,10 @@ static void link_model(const char *folder, bool whole)
                                          "generation_config.json", "tokenizer.json",
                                          "tokenizer_config.json" };
     char from[DT_TEST_PATH_BYTES], to[DT_TEST_PATH_BYTES + 32];
-    char name[DT_TEST_PATH_BYTES];
 
     for (int i = 0; i < (whole ? 5 : 3); i++) {
-        (void)snprintf(name, sizeof name, MODEL "/%s", names[i]);
         (void)snprintf(to, sizeof to, "%s/%s", folder, names[i]);
-        DT_ASSERT_EQ_INT(symlink(dt_test_source_path(from, name), to), 0);
+        DT_ASSERT_EQ_INT(symlink(dt_test_source_path(from, MODEL "/%s", names[i]), to), 0);
     }
 }
 

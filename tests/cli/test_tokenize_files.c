@@ -112,16 +112,6 @@ DT_TEST(tokenize_files, that_cannot_be_made_are_refused)
     DT_ASSERT(access(s.out, F_OK) != 0);
 }
 
-static int count_files(const char *folder)
-{
-    DIR *d = opendir(folder);
-    int n = 0;
-
-    for (const struct dirent *e = readdir(d); e != NULL; e = readdir(d)) n += e->d_name[0] != '.';
-    (void)closedir(d);
-    return n;
-}
-
 /* Whoever is told to stop takes the half-written file away, and ends by the signal. */
 DT_TEST(tokenize_files, leave_nothing_when_they_are_interrupted)
 {
@@ -142,12 +132,13 @@ DT_TEST(tokenize_files, leave_nothing_when_they_are_interrupted)
         };
         DT_ASSERT(posix_spawn(&pid, binary, NULL, NULL, argv, environ) == 0);
     }
-    for (int i = 0; i < TRIES && count_files(s.folder) < 2; i++) (void)usleep(5000);
-    DT_ASSERT_EQ_INT(count_files(s.folder), 2); /* the text, and what is being written */
+    for (int i = 0; i < TRIES && dt_test_count_files(s.folder, "") < 2; i++) (void)usleep(5000);
+    DT_ASSERT_EQ_INT(dt_test_count_files(s.folder, ""),
+                     2); /* the text, and what is being written */
     (void)kill(pid, SIGINT);
     (void)waitpid(pid, &status, 0);
     DT_ASSERT(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
-    DT_ASSERT_EQ_INT(count_files(s.folder), 1);
+    DT_ASSERT_EQ_INT(dt_test_count_files(s.folder, ""), 1);
 }
 
 /* A file that was made by another tokenizer has ids that stand for something else. */

@@ -164,10 +164,8 @@ DT_TEST(cli_warnings, a_hostile_tokenizer_is_named_by_inspect)
 
     (void)dt_test_temp_dir(folder);
     for (size_t i = 0; i < DT_COUNT(names); i++) {
-        char name[64];
-        (void)snprintf(name, sizeof name, "examples/checkpoint/%s", names[i]);
         (void)snprintf(to, sizeof to, "%s/%s", folder, names[i]);
-        DT_ASSERT(symlink(dt_test_source_path(from, name), to) == 0);
+        DT_ASSERT(symlink(dt_test_source_path(from, "examples/checkpoint/%s", names[i]), to) == 0);
     }
     dt_test_write_file(folder, "tokenizer.json", file, sizeof file - 1);
     r = COMMAND_ENDS(2, COMMAND("inspect", folder),

@@ -69,17 +69,17 @@ static dt_status compare(dt_model *m, const launch_case *c, float *fused, float 
 
 static dt_status count(dt_mesh *mesh, const void *arg)
 {
-    char relative[64], path[DT_TEST_PATH_BYTES];
+    char path[DT_TEST_PATH_BYTES];
     const launch_case *c = arg;
     dt_load_options options = DT_LOAD_OPTIONS_INIT;
     DT_HELD(model) *m = NULL;
     DT_FREED float *fused = NULL, *apart = NULL;
     size_t vocab;
 
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", c->fixture);
     options.keep_dtype = false;
     options.dtype = c->dtype;
-    DT_TRY(dt_model_load(mesh, dt_test_source_path(path, relative), &options, &m));
+    DT_TRY(dt_model_load(mesh, dt_test_source_path(path, "tests/golden/%s", c->fixture), &options,
+                         &m));
     vocab = (size_t)dt_model_info_of(m)->vocab_size;
     DT_TRY(dti_alloc_array(vocab, sizeof *fused, (void **)&fused)); /* zeros */
     DT_TRY(dti_alloc_array(vocab, sizeof *apart, (void **)&apart));

@@ -90,7 +90,7 @@ static dt_status load(dt_mesh *mesh, loaded *all, dt_model **out)
     options.dtype = all->dtype;
     options.progress = on_progress;
     options.progress_arg = all;
-    (void)dt_test_source_path(path, all->folder);
+    (void)dt_test_source_path(path, "%s", all->folder);
     if (all->random)
         DT_TRY(dt_model_create_random(mesh, path, &options, 11, out));
     else

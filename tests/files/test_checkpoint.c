@@ -277,7 +277,7 @@ DT_TEST(checkpoint, golden_folders_open)
     dti_ckpt *ckpt;
 
     for (size_t i = 0; i < DT_COUNT(cases); i++) {
-        DT_ASSERT_OK(dti_ckpt_open(dt_test_source_path(path, cases[i].folder), &ckpt));
+        DT_ASSERT_OK(dti_ckpt_open(dt_test_source_path(path, "%s", cases[i].folder), &ckpt));
         DT_ASSERT_EQ_INT(dti_ckpt_n_files(ckpt), cases[i].n_files);
         DT_ASSERT(dti_ckpt_find(ckpt, cases[i].tensor) != NULL);
         dti_ckpt_close(&ckpt);

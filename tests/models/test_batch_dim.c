@@ -22,12 +22,11 @@ typedef struct both {
 static dt_status load(dt_mesh *mesh, const char *fixture, dt_model **out)
 {
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
-    char relative[128], folder[DT_TEST_PATH_BYTES];
+    char folder[DT_TEST_PATH_BYTES];
 
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
     o.keep_dtype = false;
     if (dt_mesh_find_dim(mesh, "dp_shard") >= 0) o.fully_shard = "dp_shard";
-    return dt_model_load(mesh, dt_test_source_path(folder, relative), &o, out);
+    return dt_model_load(mesh, dt_test_source_path(folder, "tests/golden/%s", fixture), &o, out);
 }
 
 static dt_status open_both(dt_mesh *mesh, const char *fixture, both *b)

@@ -141,7 +141,7 @@ DT_TEST(bucket_steps, bits_bytes_and_work_are_those_without)
     char folder[DT_TEST_PATH_BYTES];
 
     for (int i = 0; i < 12; i++) {
-        const run_of r = { .folder = dt_test_source_path(folder, folders[i / 3 % 2]),
+        const run_of r = { .folder = dt_test_source_path(folder, "%s", folders[i / 3 % 2]),
                            .zero = i % 3,
                            .passes = 1 + i / 6,
                            .recompute = (dt_recomputed)((i + i / 3) % 3),

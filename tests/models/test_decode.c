@@ -18,10 +18,9 @@ static const char *const fixtures[] = { "llama/uneven",  "qwen2/windows", "qwen3
 
 static dt_status load(dt_mesh *mesh, const char *fixture, dt_model **out)
 {
-    char relative[128], path[DT_TEST_PATH_BYTES];
+    char path[DT_TEST_PATH_BYTES];
 
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
-    return dt_model_load(mesh, dt_test_source_path(path, relative), NULL, out);
+    return dt_model_load(mesh, dt_test_source_path(path, "tests/golden/%s", fixture), NULL, out);
 }
 
 /* One greedy step as dt_generate() does it. */
@@ -257,12 +256,13 @@ static dt_status one_after_the_other(dt_mesh *mesh, const void *arg)
     o.max_new_tokens = 8;
     load.keep_dtype = false; /* both in f32: the same layouts and dtypes */
     for (int i = first_too ? 0 : 1; i < 2; i++) {
-        char relative[128], path[DT_TEST_PATH_BYTES];
+        char path[DT_TEST_PATH_BYTES];
         dt_model *m = NULL;
         dt_state *s = NULL;
         int64_t n;
-        (void)snprintf(relative, sizeof relative, "tests/golden/%s", both[i]);
-        DT_TRY_TO(next, st, dt_model_load(mesh, dt_test_source_path(path, relative), &load, &m));
+        DT_TRY_TO(
+            next, st,
+            dt_model_load(mesh, dt_test_source_path(path, "tests/golden/%s", both[i]), &load, &m));
         DT_TRY_TO(next, st, dt_state_create(m, 1, 16, &s));
         DT_TRY_TO(next, st, dt_generate(m, s, prompt, 3, &o, first_too ? together : alone, &n));
     next:

@@ -31,7 +31,6 @@ typedef struct scene {
 static dt_test_steps steps_of(const char *fixture, char folder[DT_TEST_PATH_BYTES],
                               int32_t tokens[N_TOKENS])
 {
-    char relative[128];
     dt_test_steps t = { .folder = folder,
                         .tokens = tokens,
                         .rows = ROWS,
@@ -41,8 +40,7 @@ static dt_test_steps steps_of(const char *fixture, char folder[DT_TEST_PATH_BYTE
                         .lr = 3e-3,
                         .optimizer = dt_test_optimizer("sgd") };
 
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
-    (void)dt_test_source_path(folder, relative);
+    (void)dt_test_source_path(folder, "tests/golden/%s", fixture);
     for (int i = 0; i < N_TOKENS; i++) tokens[i] = (i * i * 5 + i * 11 + 3) % 90;
     return t;
 }

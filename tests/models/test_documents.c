@@ -220,10 +220,9 @@ done:
 
 static void check(const char *fixture, const char *mesh, scene s)
 {
-    char folder[DT_TEST_PATH_BYTES], relative[128];
+    char folder[DT_TEST_PATH_BYTES];
 
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
-    s.folder = dt_test_source_path(folder, relative);
+    s.folder = dt_test_source_path(folder, "tests/golden/%s", fixture);
     for (s.which = 0; s.which < 2; s.which++) dt_test_on_ranks(mesh, body, &s);
 }
 

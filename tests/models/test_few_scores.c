@@ -235,14 +235,14 @@ static dt_status sample(dt_mesh *mesh, const void *arg)
     const dt_ids prompts[] = { { ids, 6 }, { ids + 2, 3 } };
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
-    char relative[64], folder[DT_TEST_PATH_BYTES];
+    char folder[DT_TEST_PATH_BYTES];
     DT_HELD(model) *m = NULL;
     DT_HELD(generated) *few = NULL, *all = NULL;
     int64_t looks = 0;
 
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", (const char *)arg);
     load.keep_dtype = false;
-    DT_TRY(dt_model_load(mesh, dt_test_source_path(folder, relative), &load, &m));
+    DT_TRY(dt_model_load(mesh, dt_test_source_path(folder, "tests/golden/%s", (const char *)arg),
+                         &load, &m));
     o.max_new_tokens = NEW;
     o.ignore_eos = o.do_sample = true;
     o.seed = 11;

@@ -225,12 +225,11 @@ static dt_status as_whole(dt_mesh *mesh, const void *arg)
 
 static void everywhere(const char *const *folders, size_t n, const char *mesh, const char *dims)
 {
-    char folder[DT_TEST_PATH_BYTES], name[64];
+    char folder[DT_TEST_PATH_BYTES];
 
     for (size_t f = 0; f < n; f++) {
         step_of s = { .folder = folder, .dims = dims };
-        (void)snprintf(name, sizeof name, "tests/golden/%s", folders[f]);
-        (void)dt_test_source_path(folder, name);
+        (void)dt_test_source_path(folder, "tests/golden/%s", folders[f]);
         dt_test_on_ranks(mesh, as_whole, &s);
     }
 }

@@ -106,7 +106,7 @@ static dt_status run(dt_mesh *mesh, const void *arg)
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
     int32_t ids[ROWS * TOKENS], targets[ROWS * TOKENS];
-    char folder[DT_TEST_PATH_BYTES], relative[64];
+    char folder[DT_TEST_PATH_BYTES];
     DT_HELD(model) *model = NULL;
     DT_HELD(gradients) *g = NULL;
     DT_HELD(tape) *t = dt_test_tape(mesh);
@@ -118,8 +118,8 @@ static dt_status run(dt_mesh *mesh, const void *arg)
     load.dtype = DT_F32;
     load.sequence_parallel = s->sequence_parallel;
     how.recompute = s->recompute;
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", s->fixture);
-    DT_TRY(dt_model_load(mesh, dt_test_source_path(folder, relative), &load, &model));
+    DT_TRY(dt_model_load(mesh, dt_test_source_path(folder, "tests/golden/%s", s->fixture), &load,
+                         &model));
     DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
     DT_TRY(dt_layers_watch(dt_model_layers(model), g));
     dt_tape_record(t, g);

@@ -170,12 +170,11 @@ static dt_status count_block(dt_mesh *mesh, const void *arg)
 DT_TEST(gradient_steps, a_block_reduces_twice_forward_and_twice_backward)
 {
     static const char *const dense[] = { "llama/uneven", "qwen2/base", "phi3/uneven" };
-    char folder[DT_TEST_PATH_BYTES], name[64];
+    char folder[DT_TEST_PATH_BYTES];
 
     for (size_t f = 0; f < DT_COUNT(dense); f++) {
         step_of s = { .folder = folder, .n_valid = ROWS * TOKENS };
-        (void)snprintf(name, sizeof name, "tests/golden/%s", dense[f]);
-        (void)dt_test_source_path(folder, name);
+        (void)dt_test_source_path(folder, "tests/golden/%s", dense[f]);
         dt_test_on_ranks("tp=2", count_block, &s);
         dt_test_on_ranks("tp=3", count_block, &s);
     }
@@ -250,10 +249,10 @@ static void predict_all(bool sequence_parallel, dt_recomputed recompute)
 
     for (size_t f = 0; f < DT_GOLDEN_FIXTURES; f++)
         for (size_t m = 0; m < DT_COUNT(meshes); m++) {
-            char folder[DT_TEST_PATH_BYTES], name[64];
+            char folder[DT_TEST_PATH_BYTES];
             predicted p = { .mesh = meshes[m] };
-            (void)snprintf(name, sizeof name, "tests/golden/%s", dt_golden_fixtures[f]);
-            p.step = (step_of){ .folder = dt_test_source_path(folder, name),
+            p.step = (step_of){ .folder = dt_test_source_path(folder, "tests/golden/%s",
+                                                              dt_golden_fixtures[f]),
                                 .sequence_parallel = sequence_parallel,
                                 .recompute = recompute,
                                 .chunk = sequence_parallel ? 0 : 4 };
@@ -279,10 +278,9 @@ DT_TEST(gradient_steps, of_documents_are_what_the_dry_run_says)
 
     for (size_t f = 0; f < DT_COUNT(some); f++)
         for (int k = 0; k < 3; k++) {
-            char folder[DT_TEST_PATH_BYTES], name[64];
+            char folder[DT_TEST_PATH_BYTES];
             predicted p = { .mesh = k == 1 ? "dp=2,tp=2" : "tp=2" };
-            (void)snprintf(name, sizeof name, "tests/golden/%s", some[f]);
-            p.step = (step_of){ .folder = dt_test_source_path(folder, name),
+            p.step = (step_of){ .folder = dt_test_source_path(folder, "tests/golden/%s", some[f]),
                                 .recompute = k == 2 ? DT_RECOMPUTED_BLOCKS : DT_RECOMPUTED_NOTHING,
                                 .documents = true };
             dt_test_on_ranks(p.mesh, predict, &p);

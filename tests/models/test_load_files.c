@@ -269,10 +269,10 @@ DT_TEST(load_files, ranks_whose_files_differ_are_refused)
         for (int rank = 0; rank < 2; rank++) {
             (void)dt_test_temp_dir(c.folder[rank]);
             for (size_t k = 1; k < DT_COUNT(cases); k++) {
-                char path[DT_TEST_PATH_BYTES], name[96], *bytes;
+                char path[DT_TEST_PATH_BYTES], *bytes;
                 size_t n;
-                (void)snprintf(name, sizeof name, "tests/golden/llama/tied/%s", cases[k].changed);
-                bytes = read_whole(dt_test_source_path(path, name), &n);
+                bytes = read_whole(
+                    dt_test_source_path(path, "tests/golden/llama/tied/%s", cases[k].changed), &n);
                 if (rank == 1 && i == k) change(bytes, &n);
                 dt_test_write_file(c.folder[rank], cases[k].changed, bytes, n);
                 free(bytes);

@@ -15,10 +15,7 @@ enum { N_NEW = 8, MAX_RANKS = 4 };
 
 static const char *folder_of(const char *fixture, char path[DT_TEST_PATH_BYTES])
 {
-    char relative[128];
-
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
-    return dt_test_source_path(path, relative);
+    return dt_test_source_path(path, "tests/golden/%s", fixture);
 }
 
 /* Runs `body` on n ranks without a mesh of the test's own. */

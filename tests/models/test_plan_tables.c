@@ -130,10 +130,7 @@ static int rules_of(const table_case *c, dt_plan_rule rules[MAX_RULES])
 
 static const char *path_of(const char *fixture, char path[DT_TEST_PATH_BYTES])
 {
-    char relative[128];
-
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
-    return dt_test_source_path(path, relative);
+    return dt_test_source_path(path, "tests/golden/%s", fixture);
 }
 
 /* --- the same styles -------------------------------------------------------------------------- */

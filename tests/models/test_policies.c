@@ -32,11 +32,8 @@ typedef struct scene {
 
 static const char *folder_of(const char *fixture, char path[DT_TEST_PATH_BYTES])
 {
-    char relative[128];
-
     if (fixture[0] == '/') return fixture;
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
-    return dt_test_source_path(path, relative);
+    return dt_test_source_path(path, "tests/golden/%s", fixture);
 }
 
 static dt_status load(dt_mesh *mesh, const scene *s, dt_model **out)

@@ -15,12 +15,12 @@ typedef struct scene {
 static dt_status load(dt_mesh *mesh, const scene *s, dt_model **out)
 {
     dt_load_options options = DT_LOAD_OPTIONS_INIT;
-    char path[DT_TEST_PATH_BYTES], relative[128];
+    char path[DT_TEST_PATH_BYTES];
 
     options.policies = &s->policy;
     options.n_policies = 1;
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", s->fixture);
-    return dt_model_load(mesh, dt_test_source_path(path, relative), &options, out);
+    return dt_model_load(mesh, dt_test_source_path(path, "tests/golden/%s", s->fixture), &options,
+                         out);
 }
 
 static dt_status refused(dt_mesh *mesh, const void *arg)

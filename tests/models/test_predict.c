@@ -90,7 +90,7 @@ static dt_status run_and_compare(dt_mesh *mesh, const void *arg)
     const predict_case *c = arg;
     const dt_plan plan = { .rules = &c->rule, .n_rules = c->rule.pattern != NULL, .strict = true };
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
-    char relative[128], path[DT_TEST_PATH_BYTES];
+    char path[DT_TEST_PATH_BYTES];
     dti_prediction dry = { 0 }, real = { 0 };
     dti_predict_options o = { .mesh = c->mesh, .batch = c->batch, .sequence = c->sequence };
     dt_status st = DT_OK;
@@ -99,8 +99,7 @@ static dt_status run_and_compare(dt_mesh *mesh, const void *arg)
     load.sequence_parallel = c->sequence_parallel;
     o.load = &load;
     o.rank = dt_runtime_rank(dt_mesh_runtime(mesh));
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", c->fixture);
-    (void)dt_test_source_path(path, relative);
+    (void)dt_test_source_path(path, "tests/golden/%s", c->fixture);
     DT_TRY_TO(done, st, dti_predict(path, &o, &dry));
     DT_TRY_TO(done, st, measure_run(mesh, path, &load, c, &real));
     DT_TRY_TO(done, st, same_pass("prompt", &dry.prefill, &real.prefill));
@@ -153,14 +152,13 @@ static void every_rank_alone(const predict_case *c)
     dti_predict_options o = {
         .mesh = c->mesh, .batch = c->batch, .sequence = c->sequence, .load = &load
     };
-    char relative[128], path[DT_TEST_PATH_BYTES];
+    char path[DT_TEST_PATH_BYTES];
     DT_FREED dt_rank_cost *ranks = NULL;
     DT_ENDS(dti_prediction_free) dti_prediction first;
 
     load.plan = &plan;
     load.sequence_parallel = c->sequence_parallel;
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", c->fixture);
-    (void)dt_test_source_path(path, relative);
+    (void)dt_test_source_path(path, "tests/golden/%s", c->fixture);
     DT_ASSERT_OK(dti_predict_ranks(path, &o, &first, &ranks));
     for (o.rank = 0; o.rank < dt_mesh_n_ranks(first.mesh); o.rank++) {
         dti_prediction alone;

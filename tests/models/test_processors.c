@@ -79,14 +79,14 @@ static dt_status read_tensors(fixture *f, const dti_st_file *file, const dti_st_
 static dt_status open_cases(const char *name, dti_json_doc *doc, dti_json *cases,
                             dti_st_file **file)
 {
-    char path[DT_TEST_PATH_BYTES], relative[96];
+    char path[DT_TEST_PATH_BYTES];
 
-    (void)snprintf(relative, sizeof relative, "tests/golden/generation/%s.json", name);
-    DT_TRY(dti_json_read(dt_test_source_path(path, relative), DTI_JSON_CONFIG_BYTES, doc));
+    DT_TRY(dti_json_read(dt_test_source_path(path, "tests/golden/generation/%s.json", name),
+                         DTI_JSON_CONFIG_BYTES, doc));
     DT_TRY(dti_json_array(&doc->root, "cases", cases));
     DT_EXPECT(dti_json_count(cases) <= MAX_EXPECTED, "too many cases");
-    (void)snprintf(relative, sizeof relative, "tests/golden/generation/%s.safetensors", name);
-    DT_TRY(dti_st_open(dt_test_source_path(path, relative), file));
+    DT_TRY(dti_st_open(dt_test_source_path(path, "tests/golden/generation/%s.safetensors", name),
+                       file));
     return DT_OK;
 }
 

@@ -30,7 +30,7 @@ static dt_status listen(dt_mesh *mesh, const void *arg)
     DT_HELD(state) *s = NULL;
     told t = { .in_order = true };
 
-    DT_TRY(dt_model_load(mesh, dt_test_source_path(folder, arg), NULL, &m));
+    DT_TRY(dt_model_load(mesh, dt_test_source_path(folder, "%s", (const char *)arg), NULL, &m));
     DT_TRY(dt_state_create(m, 1, 16, &s));
     s->progress = on_layer;
     s->progress_arg = &t;

@@ -19,7 +19,8 @@ static dt_status logits_of(dt_mesh *mesh, const char *folder, uint64_t seed, dt_
     DT_HELD(tape) *tape = dt_test_tape(mesh);
 
     options.keep_dtype = false;
-    DT_TRY(dt_model_create_random(mesh, dt_test_source_path(path, folder), &options, seed, &model));
+    DT_TRY(dt_model_create_random(mesh, dt_test_source_path(path, "%s", folder), &options, seed,
+                                  &model));
     DT_TRY(dt_state_create(model, 1, N_IDS, &state));
     DT_TRY(dt_full_tensor(dt_model_forward(tape, model, state, ids, N_IDS, DT_LOGITS_LAST), out));
     return DT_OK;

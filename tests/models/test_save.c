@@ -2,7 +2,6 @@
  *
  * Saved folders: every tensor has the bits that were loaded, on every mesh and however it was cut;
  * files, index and errors. */
-#include <dirent.h>
 #include <dtensor/models.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,11 +28,8 @@ typedef struct saving {
 
 static void begin(saving *s, const char *fixture, char temporary[DT_TEST_PATH_BYTES])
 {
-    char relative[128];
-
     *s = (saving){ .options = DT_SAVE_OPTIONS_INIT };
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
-    (void)dt_test_source_path(s->from, relative);
+    (void)dt_test_source_path(s->from, "tests/golden/%s", fixture);
     (void)dt_test_temp_dir(temporary);
     (void)snprintf(s->to, sizeof s->to, "%s/saved", temporary);
 }
@@ -96,18 +92,6 @@ static void compare(const saving *s, dt_dtype dtype)
     }
 }
 
-static int count_files(const char *folder, const char *part)
-{
-    DIR *dir = opendir(folder);
-    int n = 0;
-
-    if (dir == NULL) return -1;
-    for (const struct dirent *e = readdir(dir); e != NULL; e = readdir(dir))
-        n += strstr(e->d_name, part) != NULL;
-    (void)closedir(dir);
-    return n;
-}
-
 static bool same_file(const saving *s, const char *name)
 {
     char paths[2][DT_TEST_PATH_BYTES + 64], data[2][8192] = { "", "" };
@@ -133,8 +117,8 @@ DT_TEST(save, every_tensor_keeps_its_bits_on_every_mesh)
             begin(&s, fixtures[f], temporary);
             save(meshes[m], &s);
             compare(&s, DT_N_DTYPES);
-            DT_ASSERT_EQ_INT(count_files(s.to, ".safetensors"), 1);
-            DT_ASSERT_EQ_INT(count_files(s.to, ".tmp"), 0);
+            DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ".safetensors"), 1);
+            DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ".tmp"), 0);
             DT_ASSERT(same_file(&s, "config.json"));
             DT_ASSERT(same_file(&s, "generation_config.json"));
         }
@@ -196,7 +180,7 @@ DT_TEST(save, files_are_filled_to_the_last_byte)
         s.options.max_file_bytes = less < 2 ? all - less : 1;
         save("tp=2", &s);
         compare(&s, DT_N_DTYPES);
-        DT_ASSERT_EQ_INT(count_files(s.to, ".safetensors"),
+        DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ".safetensors"),
                          less == 0   ? 1
                          : less == 1 ? 3
                                      : (int64_t)n + 1); /* and the index */
@@ -217,8 +201,8 @@ DT_TEST(save, large_models_are_several_files_with_an_index)
         s.options.max_file_bytes = 40000;
         save(meshes[m], &s);
         compare(&s, DT_N_DTYPES);
-        DT_ASSERT(count_files(s.to, ".safetensors") > 3);
-        DT_ASSERT_EQ_INT(count_files(s.to, ".tmp"), 0);
+        DT_ASSERT(dt_test_count_files(s.to, ".safetensors") > 3);
+        DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ".tmp"), 0);
         (void)snprintf(path, sizeof path, "%s/model.safetensors", s.to);
         DT_ASSERT(stat(path, &info) != 0);
         (void)snprintf(path, sizeof path, "%s/model.safetensors.index.json", s.to);
@@ -305,7 +289,7 @@ DT_TEST(save, a_temporary_file_of_another_run_is_left_alone)
     dt_test_write_file(s.to, "model.safetensors.tmp", "x", 1);
     DT_ASSERT_STATUS(dt_test_run(&options, "tp=2", load_and_save, &s), DT_ERR_IO,
                      "another run is writing it");
-    DT_ASSERT_EQ_INT(count_files(s.to, "model.safetensors"), 1);
+    DT_ASSERT_EQ_INT(dt_test_count_files(s.to, "model.safetensors"), 1);
 }
 
 /* One rank breaks off in the middle: nothing stays. */
@@ -323,6 +307,6 @@ DT_TEST(save, a_rank_that_fails_leaves_nothing_behind)
         s.options.max_file_bytes = 100000;
         st = dt_test_run(&options, "tp=3", load_and_save, &s);
         DT_ASSERT(st != DT_OK);
-        DT_ASSERT_EQ_INT(count_files(s.to, ""), -1);
+        DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ""), -1);
     }
 }

@@ -29,11 +29,8 @@ typedef struct saving {
 
 static void begin(saving *s, const char *fixture)
 {
-    char relative[128];
-
     *s = (saving){ .max_file_bytes = 100000 };
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
-    (void)dt_test_source_path(s->from, relative);
+    (void)dt_test_source_path(s->from, "tests/golden/%s", fixture);
     (void)dt_test_temp_dir(s->temporary);
     (void)snprintf(s->to, sizeof s->to, "%s/saved", s->temporary);
 }
@@ -69,18 +66,6 @@ static dt_status save(const saving *s)
     return dt_test_run(&options, "tp=2", load_and_save, s);
 }
 
-static int count_files(const char *folder, const char *part)
-{
-    DIR *dir = opendir(folder);
-    int n = 0;
-
-    if (dir == NULL) return -1;
-    for (const struct dirent *e = readdir(dir); e != NULL; e = readdir(dir))
-        n += e->d_name[0] != '.' && strstr(e->d_name, part) != NULL;
-    (void)closedir(dir);
-    return n;
-}
-
 static bool has(const saving *s, const char *name)
 {
     char path[DT_TEST_PATH_BYTES + 128];
@@ -96,7 +81,7 @@ static void expect_whole(const saving *s)
 
     DT_ASSERT_OK(dti_ckpt_open(s->to, &ckpt));
     dti_ckpt_close(&ckpt);
-    DT_ASSERT_EQ_INT(count_files(s->to, ".tmp"), 0);
+    DT_ASSERT_EQ_INT(dt_test_count_files(s->to, ".tmp"), 0);
     DT_ASSERT(!has(s, DTI_HOLD_NAME));
 }
 
@@ -119,7 +104,7 @@ DT_TEST(save_folder, weights_of_any_format_are_not_mixed_with_ours)
         DT_ASSERT(mkdir(s.to, 0700) == 0);
         dt_test_write_file(s.to, names[i], "x", 1);
         DT_ASSERT_STATUS(save(&s), DT_ERR_ARG, names[i]);
-        DT_ASSERT_EQ_INT(count_files(s.to, ""), 1);
+        DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ""), 1);
         DT_ASSERT(!has(&s, DTI_HOLD_NAME));
     }
 }
@@ -148,7 +133,7 @@ DT_TEST(save_folder, another_models_configuration_is_not_written_over)
         write_other(&s, names[i]);
         DT_ASSERT_STATUS(dti_save_check_small(s.from, s.to, DT_F32), DT_ERR_ARG, names[i]);
         DT_ASSERT_STATUS(save(&s), DT_ERR_ARG, names[i]);
-        DT_ASSERT_EQ_INT(count_files(s.to, ""), 1);
+        DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ""), 1);
     }
 }
 
@@ -165,7 +150,7 @@ DT_TEST(save_folder, another_models_tokenizer_does_not_join_ours)
         dt_test_write_file(s.to, names[i], "x", 1);
         DT_ASSERT_STATUS(dti_save_check_small(s.from, s.to, DT_F32), DT_ERR_ARG, names[i]);
         DT_ASSERT_STATUS(save(&s), DT_ERR_ARG, names[i]);
-        DT_ASSERT_EQ_INT(count_files(s.to, ""), 1);
+        DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ""), 1);
     }
 }
 
@@ -194,7 +179,7 @@ DT_TEST(save_folder, a_failure_takes_away_what_the_save_has_made_and_nothing_els
     DT_ASSERT_STATUS(save(&s), DT_ERR_IO, "index.json.tmp is there already");
     DT_ASSERT(has(&s, "config.json") && has(&s, "README.md"));
     DT_ASSERT(has(&s, "model.safetensors.index.json.tmp"));
-    DT_ASSERT_EQ_INT(count_files(s.to, ""), 3);
+    DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ""), 3);
     DT_ASSERT(!has(&s, DTI_HOLD_NAME));
 }
 
@@ -235,12 +220,12 @@ DT_TEST(save_folder, the_folder_is_looked_at_again_before_files_get_their_names)
     begin(&s, "llama/uneven");
     s.before_names = put_model;
     DT_ASSERT_STATUS(save(&s), DT_ERR_ARG, "in model.safetensors,");
-    DT_ASSERT_EQ_INT(count_files(s.to, ""), 1);
+    DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ""), 1);
 
     begin(&s, "llama/uneven");
     s.before_names = replace_shard;
     DT_ASSERT_STATUS(save(&s), DT_ERR_IO, "is not the file any more");
-    DT_ASSERT_EQ_INT(count_files(s.to, ""), 1); /* which is not ours */
+    DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ""), 1); /* which is not ours */
 
     begin(&s, "llama/uneven");
     s.before_names = take_lock_away;
@@ -275,7 +260,7 @@ DT_TEST(save_folder, one_folder_has_one_save_at_a_time)
     DT_ASSERT_STATUS(save(&s), DT_ERR_IO, "another save is writing");
     DT_ASSERT(has(&s, DTI_HOLD_NAME));
     dti_hold_end(&hold, DT_ERR_IO);
-    DT_ASSERT_EQ_INT(count_files(s.to, ""), -1); /* it had made the folder */
+    DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ""), -1); /* it had made the folder */
     DT_ASSERT_OK(save(&s));
     expect_whole(&s);
 }
@@ -309,12 +294,12 @@ DT_TEST(save_folder, what_a_killed_save_has_left_is_cleaned_up)
         saving s;
         begin(&s, "llama/uneven");
         die_in_the_middle(&s, n_named);
-        DT_ASSERT_EQ_INT(count_files(s.to, ".tmp"), 3 - (int64_t)n_named);
+        DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ".tmp"), 3 - (int64_t)n_named);
         dt_test_write_file(s.to, "notes.tmp", "x", 1);
         DT_ASSERT_OK(dti_save_check_folder(s.to));
         DT_ASSERT_OK(save(&s));
         DT_ASSERT(has(&s, "notes.tmp")); /* nobody knows whose */
-        DT_ASSERT_EQ_INT(count_files(s.to, ".tmp"), 1);
+        DT_ASSERT_EQ_INT(dt_test_count_files(s.to, ".tmp"), 1);
         DT_ASSERT(!has(&s, "model-00001-of-00002.safetensors"));
     }
 }
@@ -427,7 +412,7 @@ DT_TEST(save_folder, more_files_than_may_be_open_are_written)
     begin(&s, "llama/uneven");
     s.max_file_bytes = 1;
     DT_ASSERT_OK(dt_test_run(&options, "tp=1", save_with_few_descriptors, &s));
-    DT_ASSERT(count_files(s.to, ".safetensors") > 20);
+    DT_ASSERT(dt_test_count_files(s.to, ".safetensors") > 20);
     expect_whole(&s);
 }
 
@@ -483,5 +468,5 @@ DT_TEST(save_folder, a_checkpoint_that_has_gone_is_not_half_saved)
     s.after_load = remove_config;
     DT_ASSERT_STATUS(dt_test_run(&options, "tp=1", load_and_save, &s), DT_ERR_FORMAT,
                      "has no config.json");
-    DT_ASSERT(count_files(s.to, "") <= 0);
+    DT_ASSERT(dt_test_count_files(s.to, "") <= 0);
 }

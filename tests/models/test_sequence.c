@@ -78,7 +78,7 @@ static dt_status stream(dt_mesh *mesh, const void *arg)
     const dt_style spy = { .size = sizeof spy, .prepare_input = look, .user = &s };
     const dt_plan_rule rule = { norms[c->fixture], "spy" };
     const dt_plan plan = { .rules = &rule, .n_rules = 1, .strict = true };
-    char relative[128], path[DT_TEST_PATH_BYTES];
+    char path[DT_TEST_PATH_BYTES];
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
     const int32_t ids[64] = { 3, 1, 4, 1, 5, 9, 2, 6 };
     DT_HELD(model) *m = NULL;
@@ -86,10 +86,10 @@ static dt_status stream(dt_mesh *mesh, const void *arg)
     DT_HELD(state) *state = NULL;
 
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "spy", &spy));
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixtures[c->fixture]);
     o.plan = &plan;
     o.sequence_parallel = c->sequence_parallel;
-    DT_TRY(dt_model_load(mesh, dt_test_source_path(path, relative), &o, &m));
+    DT_TRY(dt_model_load(mesh, dt_test_source_path(path, "tests/golden/%s", fixtures[c->fixture]),
+                         &o, &m));
     s.n = 0; /* the plan was judged */
     DT_TRY(dt_state_create(m, 2, c->tokens, &state));
     (void)dt_model_forward(t, m, state, ids, c->tokens, DT_LOGITS_LAST);
@@ -122,7 +122,7 @@ typedef struct bits_case {
 static dt_status logits_of(dt_mesh *mesh, const bits_case *c, bool sequence_parallel,
                            dt_tensor **out)
 {
-    char relative[128], path[DT_TEST_PATH_BYTES];
+    char path[DT_TEST_PATH_BYTES];
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
     const int32_t ids[16] = { 3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3 };
     DT_HELD(model) *m = NULL;
@@ -130,11 +130,10 @@ static dt_status logits_of(dt_mesh *mesh, const bits_case *c, bool sequence_para
     DT_HELD(state) *s = NULL;
     dt_tensor *y;
 
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", c->fixture);
     o.keep_dtype = false;
     o.dtype = c->dtype;
     o.sequence_parallel = sequence_parallel;
-    DT_TRY(dt_model_load(mesh, dt_test_source_path(path, relative), &o, &m));
+    DT_TRY(dt_model_load(mesh, dt_test_source_path(path, "tests/golden/%s", c->fixture), &o, &m));
     DT_TRY(dt_state_create(m, 2, c->tokens + 1, &s));
     y = dt_model_forward(t, m, s, ids, c->tokens, c->rows);
     if (c->rows == DT_LOGITS_LAST) /* and a step that reads the caches */

@@ -80,13 +80,12 @@ static void no_remark(void *arg, const char *text)
 
 static void check(const respelling *r, char *file, char *other)
 {
-    char relative[96], from[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES];
+    char from[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES];
     int64_t want, got;
     dt_model_info info;
     dt_status st;
 
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", r->fixture);
-    (void)dt_test_source_path(from, relative);
+    (void)dt_test_source_path(from, "tests/golden/%s", r->fixture);
     DT_ASSERT_OK(dt_model_inspect(from, &info, &want, NULL));
     (void)dt_test_temp_dir(folder);
     dt_test_write_file(folder, "config.json", file, read_file(from, "config.json", file));

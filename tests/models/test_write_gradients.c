@@ -115,13 +115,12 @@ DT_TEST(write_gradients, have_the_names_and_shapes_of_the_checkpoint)
 
     for (size_t f = 0; f < DT_COUNT(fixtures); f++)
         for (size_t m = 0; m < DT_COUNT(meshes); m++) {
-            char folder[DT_TEST_PATH_BYTES], temporary[DT_TEST_PATH_BYTES], relative[64];
+            char folder[DT_TEST_PATH_BYTES], temporary[DT_TEST_PATH_BYTES];
             char path[DT_TEST_PATH_BYTES + 32];
             dti_ckpt *ckpt, *file;
             scene s = { folder, path, 0, 0 };
             double squares;
-            (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixtures[f]);
-            (void)dt_test_source_path(folder, relative);
+            (void)dt_test_source_path(folder, "tests/golden/%s", fixtures[f]);
             (void)snprintf(path, sizeof path, "%s/g.safetensors", dt_test_temp_dir(temporary));
             dt_test_on_ranks(meshes[m], write, &s);
             DT_ASSERT_OK(dti_ckpt_open_weights(folder, &ckpt));

@@ -316,50 +316,31 @@ DT_TEST(plan, no_detour_is_cheaper)
     dti_layouts_destroy(t);
 }
 
-/* 128 ranks, of which rank 5, no corner of the mesh, holds all rows: the bound counts its piece. */
+/* 128 ranks, of which rank 5, no corner of the mesh, holds all rows: the bound counts its piece. The
+ * same where pairs of ranks hold the same part: 64 parts, of which the sixth has all rows. */
 DT_TEST(plan, bounds_the_largest_piece_of_many_ranks)
 {
     const grid g = { 1, { 128 } };
     const int64_t shape[] = { 128, 16 };
-    dti_layouts *t = new_table();
-    int64_t offsets[129];
-    dti_cost_model model = model_of(shape, 0);
-    const dt_layout *from = layout(t, &g, 2, "S(1)"), *to;
-    dti_move plan;
-    bool any;
 
-    for (int i = 0; i < 129; i++) offsets[i] = i <= 5 ? 0 : 128;
-    const dt_placement place = dt_shard_offsets(0, 129, offsets);
-    DT_ASSERT_OK(dti_layout_intern(t, 1, g.size, 2, &place, NULL, &to));
-    model.memory_bytes = 4 * (128 + 128 * 16); /* a column, and everything */
-    DT_ASSERT_OK(dti_plan(from, to, &model, &plan, &any));
-    model.memory_bytes--;
-    DT_ASSERT_STATUS(dti_plan(from, to, &model, &plan, &any), DT_ERR_LAYOUT, "8704 bytes for");
-    dti_layouts_destroy(t);
-}
-
-/* The same where pairs of ranks hold the same part: 64 parts of 128 ranks, of which the sixth has
- * all rows. */
-DT_TEST(plan, bounds_the_largest_piece_that_several_ranks_hold)
-{
-    const grid g = { 1, { 128 } };
-    const int64_t shape[] = { 128, 16 };
-    dti_layouts *t = new_table();
-    int64_t offsets[65];
-    dti_cost_model model = model_of(shape, 0);
-    const dt_layout *from = layout(t, &g, 2, "S(1)"), *to;
-    dti_move plan;
-    bool any;
-
-    for (int i = 0; i < 65; i++) offsets[i] = i <= 5 ? 0 : 128;
-    dt_placement place = dt_shard_offsets(0, 65, offsets);
-    place.replicas = 2;
-    DT_ASSERT_OK(dti_layout_intern(t, 1, g.size, 2, &place, NULL, &to));
-    model.memory_bytes = 4 * (128 + 128 * 16); /* a column, and everything */
-    DT_ASSERT_OK(dti_plan(from, to, &model, &plan, &any));
-    model.memory_bytes--;
-    DT_ASSERT_STATUS(dti_plan(from, to, &model, &plan, &any), DT_ERR_LAYOUT, "8704 bytes for");
-    dti_layouts_destroy(t);
+    for (int replicas = 1; replicas <= 2; replicas++) {
+        dti_layouts *t = new_table();
+        int64_t offsets[129];
+        dti_cost_model model = model_of(shape, 0);
+        const dt_layout *from = layout(t, &g, 2, "S(1)"), *to;
+        const int n = 128 / replicas + 1;
+        dti_move plan;
+        bool any;
+        for (int i = 0; i < n; i++) offsets[i] = i <= 5 ? 0 : 128;
+        dt_placement place = dt_shard_offsets(0, n, offsets);
+        place.replicas = replicas;
+        DT_ASSERT_OK(dti_layout_intern(t, 1, g.size, 2, &place, NULL, &to));
+        model.memory_bytes = 4 * (128 + 128 * 16); /* a column, and everything */
+        DT_ASSERT_OK(dti_plan(from, to, &model, &plan, &any));
+        model.memory_bytes--;
+        DT_ASSERT_STATUS(dti_plan(from, to, &model, &plan, &any), DT_ERR_LAYOUT, "8704 bytes for");
+        dti_layouts_destroy(t);
+    }
 }
 
 /* Two hosts of four ranks, of which pairs hold the same columns: half of a host's columns come from

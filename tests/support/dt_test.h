@@ -170,8 +170,10 @@ bool dt_test_is_here(int rank, int n_ranks);
 
 enum { DT_TEST_PATH_BYTES = 1024 };
 
-/* "tests/golden/llama/x" -> its full path, wherever the test was started from. Returns `path`. */
-const char *dt_test_source_path(char path[DT_TEST_PATH_BYTES], const char *relative);
+/* ("tests/golden/%s", "llama/x") -> its full path, wherever the test was started from. Returns
+ * `path`. */
+const char *dt_test_source_path(char path[DT_TEST_PATH_BYTES], const char *relative, ...)
+    DT_PRINTF(2, 3);
 
 /* "bin/dtensor" -> its full path in the build folder (only under ctest). Returns `path`. */
 const char *dt_test_binary_path(char path[DT_TEST_PATH_BYTES], const char *relative);
@@ -183,6 +185,10 @@ void dt_test_remove_dir(const char *path);
 
 /* The same for all processes of a launch. */
 const char *dt_test_shared_dir(char path[DT_TEST_PATH_BYTES]);
+
+/* Files of a folder with `part` in their names, for "" all that are not hidden; -1 if there is no
+ * folder. */
+int dt_test_count_files(const char *folder, const char *part);
 
 /* Writes a file "folder/name"; fails the test if it cannot. */
 void dt_test_write_file(const char *folder, const char *name, const void *data, size_t bytes);

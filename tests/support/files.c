@@ -3,9 +3,11 @@
 
 #include "tests/support/dt_test.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <ftw.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,11 +23,16 @@ static const char *join(char path[DT_TEST_PATH_BYTES], const char *folder, const
     return path;
 }
 
-const char *dt_test_source_path(char path[DT_TEST_PATH_BYTES], const char *relative)
+const char *dt_test_source_path(char path[DT_TEST_PATH_BYTES], const char *relative, ...)
 {
     const char *root = getenv("DTENSOR_SOURCE_DIR");
+    char name[DT_TEST_PATH_BYTES];
+    va_list args;
 
-    return join(path, root ? root : ".", relative);
+    va_start(args, relative);
+    (void)vsnprintf(name, sizeof name, relative, args);
+    va_end(args);
+    return join(path, root ? root : ".", name);
 }
 
 const char *dt_test_binary_path(char path[DT_TEST_PATH_BYTES], const char *relative)
@@ -118,4 +125,16 @@ void dt_test_write_file(const char *folder, const char *name, const void *data, 
 
     if (f == NULL || fclose(f) != 0 || !written)
         dt_test_fail(__FILE__, __LINE__, "%s could not be written", path);
+}
+
+int dt_test_count_files(const char *dir, const char *part)
+{
+    DIR *folder = opendir(dir);
+    int n = 0;
+
+    if (folder == NULL) return -1;
+    for (const struct dirent *e = readdir(folder); e != NULL; e = readdir(folder))
+        n += part[0] != '\0' ? strstr(e->d_name, part) != NULL : e->d_name[0] != '.';
+    (void)closedir(folder);
+    return n;
 }

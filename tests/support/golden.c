@@ -46,14 +46,13 @@ static dt_status read_logits(const dti_st_file *file, const char *name, const dt
 
 dt_status dt_golden_open(const char *fixture, dt_golden *x)
 {
-    char path[DT_TEST_PATH_BYTES + 32], relative[128];
+    char path[DT_TEST_PATH_BYTES + 32];
     DT_ENDS(dti_st_close) dti_st_file *file = NULL;
     DT_ENDS(dti_st_stage_destroy) dti_st_stage stage = { 0 };
     int64_t n;
 
     *x = (dt_golden){ .dtype = DT_F32, .n_greedy = DT_GOLDEN_GREEDY };
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
-    (void)dt_test_source_path(x->folder, relative);
+    (void)dt_test_source_path(x->folder, "tests/golden/%s", fixture);
     (void)snprintf(path, sizeof path, "%s/expected.safetensors", x->folder);
     DT_TRY(dti_st_open(path, &file));
     DT_TRY(dti_st_stage_create(0, NULL, &stage));

@@ -162,13 +162,12 @@ static dt_status read_training(const source *s, dt_training_golden *x)
 static dt_status open_fixture(const char *fixture, const char *which, dt_gradient_golden *x,
                               dt_training_golden *training)
 {
-    char path[DT_TEST_PATH_BYTES + 32], relative[128], prefix[16];
+    char path[DT_TEST_PATH_BYTES + 32], prefix[16];
     source s = { .prefix = prefix };
     dt_status st = DT_OK;
 
     (void)snprintf(prefix, sizeof prefix, "%s.", which);
-    (void)snprintf(relative, sizeof relative, "tests/golden/%s", fixture);
-    (void)dt_test_source_path(x->folder, relative);
+    (void)dt_test_source_path(x->folder, "tests/golden/%s", fixture);
     (void)snprintf(path, sizeof path, "%s/%s.safetensors", x->folder,
                    training != NULL ? "training" : "gradients");
     DT_TRY(dti_st_open(path, &s.file));

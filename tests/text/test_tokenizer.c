@@ -21,11 +21,11 @@ static const char llama2[] =
 
 static dt_tokenizer *open_golden(const char *name)
 {
-    char path[DT_TEST_PATH_BYTES], folder[128];
+    char path[DT_TEST_PATH_BYTES];
     dt_tokenizer *tok;
 
-    (void)snprintf(folder, sizeof folder, "tests/golden/tokenizer/%s", name);
-    DT_ASSERT_OK(dt_tokenizer_open(dt_test_source_path(path, folder), &tok));
+    DT_ASSERT_OK(
+        dt_tokenizer_open(dt_test_source_path(path, "tests/golden/tokenizer/%s", name), &tok));
     return tok;
 }
 

@@ -25,7 +25,7 @@ static void check_fixture(const char *name)
     (void)snprintf(folder, sizeof folder, "tests/golden/tokenizer/%s", name);
     (void)snprintf(file, sizeof file, "%s/expected.json", folder);
     expected = tok_read_json(file);
-    DT_ASSERT_OK(dt_tokenizer_open(dt_test_source_path(path, folder), &tok));
+    DT_ASSERT_OK(dt_tokenizer_open(dt_test_source_path(path, "%s", folder), &tok));
     cases = json_object_get(expected, "cases");
     DT_ASSERT(json_array_size(corpus) >= 150 && json_array_size(cases) == json_array_size(corpus));
     json_array_foreach(cases, i, row)

@@ -106,7 +106,7 @@ static inline json_t *tok_read_json(const char *relative)
 {
     char path[DT_TEST_PATH_BYTES];
     json_error_t e;
-    json_t *root = json_load_file(dt_test_source_path(path, relative), 0, &e);
+    json_t *root = json_load_file(dt_test_source_path(path, "%s", relative), 0, &e);
 
     if (root == NULL) dt_test_fail(__FILE__, __LINE__, "%s: %s", path, e.text);
     return root;

@@ -147,12 +147,12 @@ static inline size_t sweep_number(const sweep *s, const char *key)
 
 static inline void sweep_open(sweep *s, const char *shape)
 {
-    char path[DT_TEST_PATH_BYTES], folder[64];
+    char path[DT_TEST_PATH_BYTES];
 
     *s = (sweep){ .shape = shape, .file = tok_read_json("tests/golden/tokenizer/sweep.json") };
     s->pieces = json_object_get(s->file, "pieces");
-    (void)snprintf(folder, sizeof folder, "tests/golden/tokenizer/%s", shape);
-    DT_ASSERT_OK(dt_tokenizer_open(dt_test_source_path(path, folder), &s->tok));
+    DT_ASSERT_OK(
+        dt_tokenizer_open(dt_test_source_path(path, "tests/golden/tokenizer/%s", shape), &s->tok));
     s->n_vocab = (size_t)dt_tokenizer_vocab_size(s->tok);
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Checkpoints: what was saved comes back bit by bit, on any mesh; a run that resumes is the run. */
-#include <dirent.h>
 #include <dtensor/training_checkpoints.h>
 #include <dtensor/weights.h>
 #include <stdio.h>
@@ -191,18 +190,6 @@ DT_TEST(run_folder, any_mesh_reads_what_any_other_has_saved)
 
 /* --- what is in the folder -------------------------------------------------------------------- */
 
-static int count(const char *dir, const char *part)
-{
-    DIR *folder = opendir(dir);
-    int n = 0;
-
-    if (folder == NULL) return -1;
-    for (const struct dirent *e = readdir(folder); e != NULL; e = readdir(folder))
-        n += strstr(e->d_name, part) != NULL;
-    (void)closedir(folder);
-    return n;
-}
-
 DT_TEST(run_folder, the_newest_stay)
 {
     static session s;
@@ -213,15 +200,15 @@ DT_TEST(run_folder, the_newest_stay)
     run("dp=2", &s);
     s.folder.mode = DT_RUN_FOLDER_CONTINUE;
     for (s.until = 2; s.until <= 5; s.until++) run("dp=2", &s);
-    DT_ASSERT_EQ_INT(count(dir, "step-"), 3);
+    DT_ASSERT_EQ_INT(dt_test_count_files(dir, "step-"), 3);
     s = resumed(&s, 0, 3);
     s.load_step = 3; /* those after it are left alone */
     run("dp=2", &s);
-    DT_ASSERT_EQ_INT(count(dir, "step-"), 3);
+    DT_ASSERT_EQ_INT(dt_test_count_files(dir, "step-"), 3);
     s.load_step = 0;
     s.saves = false;
     run("dp=2", &s); /* goes on from step 3 */
-    DT_ASSERT_EQ_INT(count(dir, ".tmp"), 0);
+    DT_ASSERT_EQ_INT(dt_test_count_files(dir, ".tmp"), 0);
 }
 
 DT_TEST(run_folder, another_run_is_not_written_over)

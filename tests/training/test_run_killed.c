@@ -4,7 +4,6 @@
  * counted here: a program's own functions come before those of the C library. */
 #define _GNU_SOURCE
 
-#include <dirent.h>
 #include <dtensor/collectives.h>
 #include <dtensor/token_files.h>
 #include <dtensor/training_checkpoints.h>
@@ -203,18 +202,6 @@ static dt_status look_and_go_on(dt_mesh *mesh, const void *arg)
     return DT_OK;
 }
 
-static int count(const char *dir, const char *part)
-{
-    DIR *folder = opendir(dir);
-    int n = 0;
-
-    if (folder == NULL) return -1;
-    for (const struct dirent *e = readdir(folder); e != NULL; e = readdir(folder))
-        n += strstr(e->d_name, part) != NULL;
-    (void)closedir(folder);
-    return n;
-}
-
 /* --- killed ----------------------------------------------------------------------------------- */
 
 static void child(const job *j, long at)
@@ -244,7 +231,7 @@ static bool killed_at(long at, bool direct, _Atomic int64_t *durable)
     j.mode = DT_RUN_FOLDER_CONTINUE;
     dt_test_on_ranks("tp=2", look_and_go_on, &to);
     DT_ASSERT(j.found >= atomic_load(durable)); /* what was told to be durable is not lost */
-    DT_ASSERT_EQ_INT(count(dir, ".tmp"), 0);
+    DT_ASSERT_EQ_INT(dt_test_count_files(dir, ".tmp"), 0);
     return WIFSIGNALED(status);
 }
 
@@ -344,7 +331,7 @@ static bool tokens_struck_at(long at, dt_token_format format, bool killed, const
                   memcmp(&seen, &sets[1], sizeof seen) == 0);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         DT_ASSERT(memcmp(&seen, &sets[1], sizeof seen) == 0);
-    if (!killed) DT_ASSERT_EQ_INT(count(dir, ".tmp"), 0);
+    if (!killed) DT_ASSERT_EQ_INT(dt_test_count_files(dir, ".tmp"), 0);
     return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
 }
 
@@ -387,7 +374,7 @@ static dt_status expect_none_left(const shortage *s, dt_run_folder *run, dt_laye
     DT_EXPECT(strstr(e->message, "step-00000002") != NULL || strstr(e->message, "latest") != NULL ||
                   strstr(e->message, "its names cannot be kept") != NULL,
               "message %s", e->message);
-    DT_EXPECT_EQ_INT(count(s->job.dir, ".tmp"), 0);
+    DT_EXPECT_EQ_INT(dt_test_count_files(s->job.dir, ".tmp"), 0);
     DT_TRY(dt_run_folder_load(run, NULL, net, NULL, NULL, NULL));
     DT_TRY(expect_step(net, dt_layers_mesh(net), dt_run_folder_latest(run)));
     return DT_OK;

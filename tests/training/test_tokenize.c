@@ -97,7 +97,7 @@ DT_TEST(tokenize, pieces_of_a_text_have_the_tokens_of_the_whole)
         dt_tokenize_options o = DT_TOKENIZE_OPTIONS_INIT;
         dt_tokenizer *tok = NULL;
         dt_tokenized told;
-        (void)dt_test_source_path(folder, folders[i]);
+        (void)dt_test_source_path(folder, "%s", folders[i]);
         o.format = i % 2 == 0 ? DT_TOKENS_LLMC : DT_TOKENS_MEGATRON;
         DT_ASSERT_OK(dt_tokenizer_open(folder, &tok));
         DT_ASSERT_OK(dt_tokenize_files(&path, 1, tok, &o, out, &told));
