@@ -39,9 +39,13 @@ static dt_status toy_read(void *self, const dt_config *config, dt_model_info *in
     static const dt_config_defaults defaults = {
         .vocab = 12, .hidden = 8, .layers = 2, .heads = 2, .positions = 16, .bos = 3, .eos = 5
     };
+    const dt_config loud = dt_config_member(config, "loud");
+    bool is_loud = false;
     toy *m = self;
     const char *kind;
 
+    if (dt_config_is_set(&loud)) DT_TRY(dt_config_as_bool(&loud, &is_loud));
+    if (is_loud) return dt_fail(DT_ERR_ARG, "the toy is loud");
     DT_TRY(dt_config_decoder(config, &defaults, info));
     DT_TRY(dt_config_int(config, "fault", NO_FAULT, NO_FAULT, FAULT_FLAT, &m->fault));
     if (m->fault == FAULT_KEY) DT_TRY(dt_config_int(config, NULL, 0, 0, 1, &m->fault));
@@ -183,8 +187,7 @@ static void write_config(char folder[DT_TEST_PATH_BYTES], const char *text)
 DT_TEST(architectures, a_runtime_knows_its_own_and_no_other_ones)
 {
     DT_ENDS(dt_runtime_release_dry)
-    dt_runtime *without = make_runtime(false),
-               *with = make_runtime(true), *like = NULL;
+    dt_runtime *without = make_runtime(false), *with = make_runtime(true), *like = NULL;
     dt_run_options options = DT_RUN_OPTIONS_INIT;
     char folder[DT_TEST_PATH_BYTES];
     dt_model_info info;
@@ -238,6 +241,8 @@ DT_TEST(architectures, faults_of_its_functions_are_reported_as_they_are)
         { "\"fault\": 14", "fault is 14, must be an integer from 0 to 13" },
         { "\"kind\": \"wild\"", "kind is the string \"wild\", must be \"plain\"" },
         { "\"kind\": 7", "kind is 7" },
+        { "\"loud\": true", "the toy is loud" },
+        { "\"loud\": 1", "loud is 1, must be true or false" },
         { "\"quantization_config\": {}", "quantised" },
     };
     DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = make_runtime(true);

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "files/safetensors.h"
@@ -277,6 +278,50 @@ DT_TEST(generation, sampled_beams_are_the_same_on_every_mesh)
     dt_test_on_ranks("tp=1", sample, &x);
     x.first = false;
     for (size_t m = 1; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], sample, &x);
+}
+
+/* --- what a checkpoint asks for --------------------------------------------------------------- */
+
+static dt_status asks(dt_mesh *mesh, const void *folder)
+{
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    DT_HELD(model) *model = NULL;
+
+    DT_TRY(dt_model_load(mesh, folder, NULL, &model));
+    DT_TRY(dt_model_generate_options(model, &o));
+    DT_EXPECT(o.do_sample && o.top_k == 7 && o.temperature == 0.5, "top_k %lld, temperature %g",
+              (long long)o.top_k, o.temperature);
+    DT_EXPECT_STATUS(dt_model_generate_options(NULL, &o), DT_ERR_ARG, "model or out is NULL");
+    return DT_OK;
+}
+
+static dt_status asks_wrongly(dt_mesh *mesh, const void *folder)
+{
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    DT_HELD(model) *model = NULL;
+
+    DT_TRY(dt_model_load(mesh, folder, NULL, &model));
+    DT_EXPECT_STATUS(dt_model_generate_options(model, &o), DT_ERR_FORMAT, "could not be read when");
+    return DT_OK;
+}
+
+DT_TEST(generation, options_of_a_model_are_those_of_its_folder)
+{
+    static const char sound[] = "{\"do_sample\": true, \"top_k\": 7, \"temperature\": 0.5}";
+    static const char wrong[] = "{\"top_k\": \"seven\"}", *const names[] = { "config.json",
+                                                                             "model.safetensors" };
+    char folder[DT_TEST_PATH_BYTES], from[DT_TEST_PATH_BYTES], to[DT_TEST_PATH_BYTES + 32];
+
+    (void)dt_test_temp_dir(folder);
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        (void)snprintf(to, sizeof to, "%s/%s", folder, names[i]);
+        DT_ASSERT(
+            symlink(dt_test_source_path(from, "tests/golden/llama/uneven/%s", names[i]), to) == 0);
+    }
+    dt_test_write_file(folder, "generation_config.json", sound, sizeof sound - 1);
+    dt_test_on_ranks("tp=2", asks, folder);
+    dt_test_write_file(folder, "generation_config.json", wrong, sizeof wrong - 1);
+    dt_test_on_ranks("tp=1", asks_wrongly, folder);
 }
 
 /* --- scores that are asked for ---------------------------------------------------------------- */

@@ -298,6 +298,7 @@ typedef struct setting {
     int64_t whole;
     double number;
     const char *text;
+    bool yes;
     bool divided; /* by the number of ranks, as Parallelformers' policies do */
 } setting;
 
@@ -307,6 +308,7 @@ static dt_status change(const dt_policy *policy, dt_arguments *a, int world_size
 
     if (s->text != NULL) return dt_arguments_set_text(a, s->path, s->text);
     if (s->number != 0) return dt_arguments_set_number(a, s->path, s->number);
+    if (s->yes) return dt_arguments_set_bool(a, s->path, true);
     return dt_arguments_set(a, s->path, s->divided ? s->whole / world_size : s->whole);
 }
 
@@ -382,6 +384,8 @@ DT_TEST(policies, a_wrong_argument_is_refused_by_name)
     refuse_setting((setting){ .path = "num_atention_heads", .whole = 4 },
                    "policy \"mine\" set num_atention_heads to 4, but the architecture reads no key "
                    "\"num_atention_heads\"");
+    refuse_setting((setting){ .path = "atention_bias", .yes = true },
+                   "policy \"mine\" set atention_bias to true, but the architecture reads no key");
     refuse_setting((setting){ .path = "self_atn.num_heads", .whole = 4 },
                    "\"self_atn.num_heads\" is neither a key of");
     refuse_setting((setting){ .path = "self_attn.n_haeds", .whole = 4 },
