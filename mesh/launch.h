@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "mesh/comm/mpi_api.h"
 
-enum { DTI_LAUNCH_TEXT_BYTES = 512, DTI_LAUNCH_MODULES = 4 };
+enum { DTI_LAUNCH_TEXT_BYTES = 512 };
 
 /* What the environment says. Texts are borrowed from it or constant. */
 typedef struct dti_launch {

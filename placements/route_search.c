@@ -10,7 +10,7 @@
 #include "placements/plan_edges.h"
 
 /* States that are looked at before the best plan found so far is taken. */
-enum { MAX_STATES = 4096, FIRST_STATES = 64 };
+enum { MAX_STATES = 4096 };
 
 #define NOT_REACHED_NS 1e300
 

@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "models/policies/policies.h"
 
-enum { CHANGED_BYTES = 320, NAMES_BYTES = 320 };
+enum { CHANGED_BYTES = 320 };
 
 /* What a policy's function is handed. */
 struct dt_arguments {

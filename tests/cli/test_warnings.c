@@ -6,7 +6,7 @@
 
 #include "tests/cli/command.h"
 
-enum { MAX_EDITS = 2, PATH = DT_TEST_PATH_BYTES + 64, FILE_BYTES = 4096 };
+enum { PATH = DT_TEST_PATH_BYTES + 64, FILE_BYTES = 4096 };
 
 /* Bytes of GPT-2's alphabet that a text needs; the rest of it is missing. */
 #define TOKENIZER(vocab)                                                                         \

@@ -244,7 +244,7 @@ DT_TEST(cuda_load, ranks_are_on_the_gpu_that_was_named)
 
 /* --- buffers of any size ---------------------------------------------------------------------- */
 
-enum { OUT = 14, IN = 9, EXPERTS = 3 };
+enum { OUT = 14, IN = 9 };
 
 typedef struct ring_case {
     const char *folder;

@@ -12,7 +12,7 @@
 #include "dtensor/tensor_internal.h"
 #include "tests/support/dt_test.h"
 
-enum { ROWS = 14, COLUMNS = 22, COUNT = ROWS * COLUMNS, MAX_CUTS = 8 };
+enum { ROWS = 14, COLUMNS = 22, COUNT = ROWS * COLUMNS };
 
 static const int64_t shape[] = { ROWS, COLUMNS };
 

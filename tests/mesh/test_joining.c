@@ -17,7 +17,7 @@
 #include "tests/support/dt_test.h"
 
 /* Two seconds are promised; a machine may be busy. Without a word it is a minute. */
-enum { PROMPT_MS = 10000, WORD_BYTES = 1024, MAX_PROCESSES = 4 };
+enum { PROMPT_MS = 10000, WORD_BYTES = 1024 };
 
 /* What a process of the job does; returns its last word. */
 typedef const char *(*process_main)(void);

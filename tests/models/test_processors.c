@@ -15,7 +15,7 @@
 #include "models/generation/text_rules.h"
 #include "tests/support/dt_test.h"
 
-enum { ROWS = 3, VOCAB = 101, LENGTH = 24, MAX_EXPECTED = 64 };
+enum { ROWS = 3, VOCAB = 101, MAX_EXPECTED = 64 };
 enum { MAX_SCORES = ROWS * 257, MAX_IDS = ROWS * 32 }; /* of any checkpoint */
 
 static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };

@@ -17,7 +17,7 @@
 
 /* Rows are cut into blocks of 256, 128, 64 and 32, so that a handful of products serves every M;
  * the last block of 32 overlaps its predecessor. Outputs: see chunk_of(). */
-enum { N_ROW_SIZES = 4, MAX_ROWS = 256, MIN_ROWS = 32, MIN_CHUNK = 64, MAX_CHUNK = 128 };
+enum { N_ROW_SIZES = 4, MAX_ROWS = 256, MIN_CHUNK = 64, MAX_CHUNK = 128 };
 
 typedef struct gemm_job {
     const dti_linear *l;
