@@ -25,6 +25,13 @@ typedef struct sums {
 
 static const int64_t length[] = { N };
 
+static void end_sums(sums *s)
+{
+    dt_tensor_release(&s->sum);
+    dt_tensor_release(&s->x);
+    dt_tape_release(&s->tape);
+}
+
 /* Makes another sum, which is the caller's, and sees that it waits. */
 static dt_status hold_sum(sums *s)
 {
@@ -164,22 +171,17 @@ static dt_status between(dt_mesh *mesh, const void *arg)
                                                 copy_from_it, cast_it,      gather_it,
                                                 reset_tape,   other_tape,   own_rows };
     const dt_placement place[] = { dt_mesh_n_ranks(mesh) > 1 ? DT_SHARD(0) : DT_REPLICATE };
-    sums s = { .gpu = dti_runtime_gpu(dt_mesh_runtime(mesh)), .mesh = mesh };
-    dt_status st = DT_OK;
+    DT_ENDS(end_sums) sums s = { .gpu = dti_runtime_gpu(dt_mesh_runtime(mesh)), .mesh = mesh };
 
     (void)arg;
     DT_TRY(dt_empty(mesh, place, DT_F32, 1, length, &s.x));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &s.tape));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &s.tape));
     for (size_t i = 0; i < DT_COUNT(all); i++) {
         if (place[0].kind == DT_PLACE_SHARD && (all[i] == write_operand)) continue; /* of a piece */
-        DT_TRY_TO(done, st, hold_sum(&s));
-        DT_TRY_TO(done, st, all[i](&s));
+        DT_TRY(hold_sum(&s));
+        DT_TRY(all[i](&s));
     }
-done:
-    dt_tensor_release(&s.sum);
-    dt_tensor_release(&s.x);
-    dt_tape_release(&s.tape);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(cuda_held, what_comes_between_finds_results_made)
@@ -221,9 +223,7 @@ static dt_status record(dt_mesh *mesh, const void *arg)
 done:
     if (recording != NULL) d->ops->forget(d, recording);
     dt_tensor_release(&twice);
-    dt_tensor_release(&s.sum);
-    dt_tensor_release(&s.x);
-    dt_tape_release(&s.tape);
+    end_sums(&s);
     return st;
 }
 
@@ -256,9 +256,7 @@ static dt_status record_rows(dt_mesh *mesh, const void *arg)
     DT_TRY_TO(done, st, dt_gradients_settle(g, s.tape));
     st = expect_values(dt_gradient(g, s.x), 8, "a gradient");
 done:
-    dt_tensor_release(&s.sum);
-    dt_tensor_release(&s.x);
-    dt_tape_release(&s.tape);
+    end_sums(&s);
     dt_gradients_release(&g);
     return st;
 }
@@ -274,29 +272,23 @@ static dt_status fail(dt_mesh *mesh, const void *arg)
 {
     static float host[N];
     const dt_placement whole = DT_REPLICATE;
-    sums s = { .gpu = dti_runtime_gpu(dt_mesh_runtime(mesh)), .mesh = mesh };
-    dt_status st = DT_OK;
+    DT_ENDS(end_sums) sums s = { .gpu = dti_runtime_gpu(dt_mesh_runtime(mesh)), .mesh = mesh };
+    dt_status read;
     void *data;
 
     if (strcmp(s.gpu->module->name, "simulated") != 0) return DT_OK;
     DT_TRY(dt_empty(mesh, &whole, DT_F32, 1, length, &s.x));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &s.tape));
-    DT_TRY_TO(done, st, hold_sum(&s));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &s.tape));
+    DT_TRY(hold_sum(&s));
     data = s.x->local.data;
     s.x->local.data = host;
     if (*(const bool *)arg) dt_tape_reset(s.tape); /* cannot fail */
-    st = dt_tensor_read(s.sum, host, sizeof host);
+    read = dt_tensor_read(s.sum, host, sizeof host);
     s.x->local.data = data;
-    DT_EXPECT_TO(done, st,
-                 st == DT_ERR_DEVICE && strstr(dt_last_error()->message,
-                                               "earlier work, add, could not be started: ") != NULL,
-                 "%s", dt_last_error()->message);
-    st = DT_OK;
-done:
-    dt_tensor_release(&s.sum);
-    dt_tensor_release(&s.x);
-    dt_tape_release(&s.tape);
-    return st;
+    DT_EXPECT(read == DT_ERR_DEVICE && strstr(dt_last_error()->message,
+                                              "earlier work, add, could not be started: ") != NULL,
+              "%s", dt_last_error()->message);
+    return DT_OK;
 }
 
 DT_TEST(cuda_held, failures_name_the_row)

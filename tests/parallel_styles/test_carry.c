@@ -82,6 +82,13 @@ static dt_status feed(dt_mesh *mesh, carrying *c, dt_placement cut, int by)
     return DT_OK;
 }
 
+static void end_carrying(carrying *c)
+{
+    dt_carry_release(&c->carry);
+    dt_tape_release(&c->tape);
+    dt_layers_release(&c->layers);
+}
+
 static dt_status choose(carrying *c, int n, const int64_t *from)
 {
     float old[MAX_ROWS];
@@ -112,42 +119,32 @@ static dt_status chosen(dt_mesh *mesh, const void *arg)
         .name = "a", .kind = &sums, .axis = { { C, DT_UNIT_ROW } }, .style = "channels"
     };
     dt_placement pairs = one;
-    carrying c = { .n = 3 };
-    dt_status st = DT_OK;
+    DT_ENDS(end_carrying) carrying c = { .n = 3 };
 
     if (is_cut) pairs.unit = 2;
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "channels", &channels));
-    DT_TRY_TO(done, st, begin(mesh, &spec, &c));
-    DT_EXPECT_TO(done, st, dt_layers_carry_states(c.layers), "it carries");
-    DT_TRY_TO(done, st, dt_carry_select(c.carry, 2, fewer)); /* of nothing */
-    DT_TRY_TO(done, st, feed(mesh, &c, one, 1));
-    DT_TRY_TO(done, st, feed(mesh, &c, one, 10));
-    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_carry_select(c.carry, 2, none),
-                               DT_ERR_ARG, "sequence 3 of a batch of 3");
-    DT_TRY_TO(done, st, st);
-    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_carry_select(c.carry, 1, below),
-                               DT_ERR_ARG, "sequence -1");
-    DT_TRY_TO(done, st, st);
-    DT_TRY_TO(done, st, choose(&c, 2, fewer));
-    DT_TRY_TO(done, st, feed(mesh, &c, one, 5));
-    DT_TRY_TO(done, st, choose(&c, 4, twice));
-    DT_TRY_TO(done, st, feed(mesh, &c, pairs, 7));
+    DT_TRY(begin(mesh, &spec, &c));
+    DT_EXPECT(dt_layers_carry_states(c.layers), "it carries");
+    DT_TRY(dt_carry_select(c.carry, 2, fewer)); /* of nothing */
+    DT_TRY(feed(mesh, &c, one, 1));
+    DT_TRY(feed(mesh, &c, one, 10));
+    DT_EXPECT_STATUS(dt_carry_select(c.carry, 2, none), DT_ERR_ARG, "sequence 3 of a batch of 3");
+    DT_EXPECT_STATUS(dt_carry_select(c.carry, 1, below), DT_ERR_ARG, "sequence -1");
+    DT_TRY(choose(&c, 2, fewer));
+    DT_TRY(feed(mesh, &c, one, 5));
+    DT_TRY(choose(&c, 4, twice));
+    DT_TRY(feed(mesh, &c, pairs, 7));
     for (int k = 0; k < DT_N_COMM_KINDS; k++)
-        DT_EXPECT_TO(done, st, dt_tape_comm(c.tape, (dt_comm_kind)k).calls == 0,
-                     "repeated side by side nothing moves, but kind %d did", k);
-    DT_TRY_TO(done, st, choose(&c, 4, beams));
-    DT_TRY_TO(done, st, feed(mesh, &c, pairs, 2));
-    DT_TRY_TO(done, st, choose(&c, 3, across));
-    DT_TRY_TO(done, st, feed(mesh, &c, one, 3));          /* where they are cut one by one now */
-    DT_TRY_TO(done, st, feed(mesh, &c, DT_REPLICATE, 4)); /* or lie whole */
-    DT_EXPECT_TO(done, st,
-                 dti_carry_bytes(c.carry) == 3 * channels_here(mesh) * (int64_t)sizeof(float),
-                 "%lld bytes", (long long)dti_carry_bytes(c.carry));
-done:
-    dt_carry_release(&c.carry);
-    dt_tape_release(&c.tape);
-    dt_layers_release(&c.layers);
-    return st;
+        DT_EXPECT(dt_tape_comm(c.tape, (dt_comm_kind)k).calls == 0,
+                  "repeated side by side nothing moves, but kind %d did", k);
+    DT_TRY(choose(&c, 4, beams));
+    DT_TRY(feed(mesh, &c, pairs, 2));
+    DT_TRY(choose(&c, 3, across));
+    DT_TRY(feed(mesh, &c, one, 3));          /* where they are cut one by one now */
+    DT_TRY(feed(mesh, &c, DT_REPLICATE, 4)); /* or lie whole */
+    DT_EXPECT(dti_carry_bytes(c.carry) == 3 * channels_here(mesh) * (int64_t)sizeof(float),
+              "%lld bytes", (long long)dti_carry_bytes(c.carry));
+    return DT_OK;
 }
 
 DT_TEST(carry, sequences_are_chosen_and_repeated_wherever_they_lie)
@@ -183,22 +180,17 @@ static dt_status carries_whole(dt_mesh *mesh, const void *arg)
     const dt_layer_spec spec = {
         .name = "a", .kind = &sums, .axis = { { C, DT_UNIT_ROW } }, .style = "stored"
     };
-    carrying c = { .n = 3 };
-    dt_status st = DT_OK;
+    DT_ENDS(end_carrying) carrying c = { .n = 3 };
 
     (void)arg;
     DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "stored", &stored));
-    DT_TRY_TO(done, st, begin(mesh, &spec, &c));
+    DT_TRY(begin(mesh, &spec, &c));
     for (int by = 1; by < 3; by++) {
-        DT_TRY_TO(done, st, feed(mesh, &c, DT_REPLICATE, by));
-        DT_EXPECT_TO(done, st, dti_carry_bytes(c.carry) == 3 * C * (int64_t)sizeof(float),
-                     "%lld bytes", (long long)dti_carry_bytes(c.carry));
+        DT_TRY(feed(mesh, &c, DT_REPLICATE, by));
+        DT_EXPECT(dti_carry_bytes(c.carry) == 3 * C * (int64_t)sizeof(float), "%lld bytes",
+                  (long long)dti_carry_bytes(c.carry));
     }
-done:
-    dt_carry_release(&c.carry);
-    dt_tape_release(&c.tape);
-    dt_layers_release(&c.layers);
-    return st;
+    return DT_OK;
 }
 
 DT_TEST(carry, what_a_layer_with_prepared_parameters_carries_is_whole)
@@ -214,37 +206,30 @@ static dt_status forgets(dt_mesh *mesh, const void *arg)
     const dt_layer_spec spec = { .name = "a", .kind = &sums, .axis = { { C, DT_UNIT_ROW } } };
     const dt_placement whole[] = { DT_REPLICATE };
     const int64_t shape[] = { 3, C };
-    carrying c = { .n = 2 };
-    dt_tensor *x = NULL;
-    dt_status st = DT_OK;
+    DT_ENDS(end_carrying) carrying c = { .n = 2 };
+    DT_HELD(tensor) *x = NULL;
 
     (void)arg;
-    DT_TRY_TO(done, st, begin(mesh, &spec, &c));
-    DT_TRY_TO(done, st, feed(mesh, &c, DT_REPLICATE, 1));
-    DT_TRY_TO(done, st, dt_zeros(mesh, whole, DT_F32, 2, shape, &x));
+    DT_TRY(begin(mesh, &spec, &c));
+    DT_TRY(feed(mesh, &c, DT_REPLICATE, 1));
+    DT_TRY(dt_zeros(mesh, whole, DT_F32, 2, shape, &x));
     (void)dt_layers_carry(c.layers, c.carry);
     (void)dt_layer_forward(c.tape, dt_layers_at(c.layers, 0), x);
-    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dt_tape_status(c.tape), DT_ERR_ARG,
-                               "a carries state \"h\" of 2 sequences, but is given 3");
-    DT_TRY_TO(done, st, st);
+    DT_EXPECT_STATUS(dt_tape_status(c.tape), DT_ERR_ARG,
+                     "a carries state \"h\" of 2 sequences, but is given 3");
     (void)dt_layers_carry(c.layers, NULL);
     dt_tape_reset(c.tape);
     dt_tensor_release(&x);
-    DT_TRY_TO(done, st, dt_full(mesh, whole, DT_F32, 2, (int64_t[]){ 2, C }, 1.0, &x));
+    DT_TRY(dt_full(mesh, whole, DT_F32, 2, (int64_t[]){ 2, C }, 1.0, &x));
     (void)dt_layers_carry(c.layers, c.carry);
     (void)dt_layer_forward(c.tape, dt_layers_at(c.layers, 0), x);
-    DT_TRY_TO(done, st, dt_tape_status(c.tape));
+    DT_TRY(dt_tape_status(c.tape));
     (void)dt_layers_carry(c.layers, NULL);
-    DT_TRY_TO(done, st, feed(mesh, &c, DT_REPLICATE, 4)); /* the ones were not committed */
+    DT_TRY(feed(mesh, &c, DT_REPLICATE, 4)); /* the ones were not committed */
     dt_carry_clear(c.carry);
     c.h[0] = c.h[1] = 0;
-    DT_TRY_TO(done, st, feed(mesh, &c, DT_REPLICATE, 4));
-done:
-    dt_tensor_release(&x);
-    dt_carry_release(&c.carry);
-    dt_tape_release(&c.tape);
-    dt_layers_release(&c.layers);
-    return st;
+    DT_TRY(feed(mesh, &c, DT_REPLICATE, 4));
+    return DT_OK;
 }
 
 DT_TEST(carry, a_pass_that_is_not_committed_leaves_all_as_it_was)
