@@ -234,8 +234,7 @@ DT_TEST(cuda_choices, an_expert_that_is_none_is_reported)
 {
     static const int64_t shape[] = { 1, 4 };
     DT_ENDS(kt_release)
-    dt_local ids = kt_local(DT_I32, 2, shape),
-             x = kt_filled(DT_F32, 2, shape, KT_UNIFORM, 1);
+    dt_local ids = kt_local(DT_I32, 2, shape), x = kt_filled(DT_F32, 2, shape, KT_UNIFORM, 1);
     const dti_route_attr attr = { 4, 1 };
     dt_local in[] = { x, ids }, out = x;
     const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = 2, .n_out = 1 };

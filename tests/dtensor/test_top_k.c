@@ -86,8 +86,7 @@ enum { FIRST = 1000 }; /* where the piece begins in the whole */
 static void check_keys(dti_cpu *cpu, dt_dtype t, pattern p, const int64_t shape[2], int64_t k)
 {
     DT_ENDS(kt_release)
-    dt_local keys = kt_local(DT_I64, 2, (int64_t[]){ shape[0], k }),
-             x = kt_local(t, 2, shape);
+    dt_local keys = kt_local(DT_I64, 2, (int64_t[]){ shape[0], k }), x = kt_local(t, 2, shape);
     static element want[MOST];
 
     x.offset[1] = FIRST;

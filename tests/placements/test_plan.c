@@ -316,8 +316,8 @@ DT_TEST(plan, no_detour_is_cheaper)
     dti_layouts_destroy(t);
 }
 
-/* 128 ranks, of which rank 5, no corner of the mesh, holds all rows: the bound counts its piece. The
- * same where pairs of ranks hold the same part: 64 parts, of which the sixth has all rows. */
+/* 128 ranks, of which rank 5, no corner of the mesh, holds all rows: the bound counts its piece.
+ * The same where pairs of ranks hold the same part: 64 parts, of which the sixth has all rows. */
 DT_TEST(plan, bounds_the_largest_piece_of_many_ranks)
 {
     const grid g = { 1, { 128 } };

@@ -100,9 +100,10 @@ void dt_test_status(const char *file, int line, const char *call, dt_status st, 
 #define DT_EXPECT_STATUS(call, code, substring) \
     DT_TRY(dt_test_expect_status(__func__, __FILE__, __LINE__, (call), (code), (substring)))
 
-/* DT_HELD(tensor) *x = NULL, *y = NULL; DT_FREED float *values = NULL: what such a variable has when
- * its scope is left, by DT_TRY() too, is released; what was declared last first. DT_FREED is memory
- * for dti_free(), and DT_ENDS(dti_st_close) dti_st_file *file = NULL has an end of its own. */
+/* DT_HELD(tensor) *x = NULL, *y = NULL; DT_FREED float *values = NULL: what such a variable has is
+ * released when its scope is left, by DT_TRY() too; what was declared last first. DT_FREED is
+ * memory for dti_free(), and DT_ENDS(dti_st_close) dti_st_file *file = NULL has an end of its own.
+ */
 #define DT_ENDS(function) __attribute__((cleanup(function)))
 #define DT_HELD(what)     DT_ENDS(dt_##what##_release) dt_##what
 #define DT_FREED          DT_ENDS(dt_test_free)
@@ -128,7 +129,7 @@ dt_status dt_test_expect_close(const char *func, const char *file, int line, con
 dt_status dt_test_expect_status(const char *func, const char *file, int line, dt_status st,
                                 dt_status want, const char *substring);
 
-/* DT_HELD(tape) *t = dt_test_tape(mesh): one of this rank, or NULL, which dt_tape_status() refuses. */
+/* DT_HELD(tape) *t = dt_test_tape(mesh): NULL, which dt_tape_status() refuses, without memory. */
 struct dt_tape *dt_test_tape(dt_mesh *mesh);
 
 /* --- ranks ------------------------------------------------------------------------------------ */
