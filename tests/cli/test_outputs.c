@@ -108,5 +108,4 @@ DT_TEST(cli_outputs, of_a_run_take_no_place_of_what_it_reads)
                                "--steps", "1", "--plan", plan),
                        "plan.json is a file that this command reads");
     DT_ASSERT_EQ_STR(command_read(plan), "{}");
-    train_close(&p);
 }

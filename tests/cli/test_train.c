@@ -166,7 +166,6 @@ DT_TEST(cli_train, validates_within_documents_too)
         loss[documents] = train_number(p.run, 1, "loss");
         validated[documents] = train_number(p.run, 1, "validation_loss");
         DT_ASSERT_CLOSE(validated[documents], loss[documents], 1e-5);
-        train_close(&p);
     }
     DT_ASSERT(fabs(validated[1] - validated[0]) > 1e-4);
 }
@@ -313,7 +312,6 @@ DT_TEST(cli_train, a_signal_that_was_ignored_at_its_start_stays_so)
     DT_ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     (void)snprintf(out, sizeof out, "%s/out", p.folder);
     COMMAND_ASSERT_HAS(command_read(out), "stopped by SIGTERM after step ");
-    train_close(&p);
 }
 
 DT_TEST(cli_train, what_is_no_number_stops_all_before_the_step)

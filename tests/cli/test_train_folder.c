@@ -35,7 +35,6 @@ DT_TEST(cli_train_folder, remembers_what_was_said_and_nothing_else)
               strstr(text, "\"link\"") == NULL);
     (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "3", "--mesh", "tp=2"), "1 step in ");
     (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "4", "-m", p.model), "1 step in ");
-    train_close(&p);
 }
 
 DT_TEST(cli_train_folder, forgets_options_that_no_longer_hold)
@@ -60,7 +59,6 @@ DT_TEST(cli_train_folder, forgets_options_that_no_longer_hold)
     DT_ASSERT(strstr(text, "fully-shard") == NULL && strstr(text, "validate") == NULL);
     (void)COMMAND_ENDS(2, RESUME(&p, "--forget", "lrr"), "unknown option --lrr; did you mean --lr");
     (void)COMMAND_ENDS(2, COMMAND("train", "--forget", "lr"), "--forget is of a run that goes on");
-    train_close(&p);
 }
 
 /* Whatever its time says. */
@@ -84,7 +82,6 @@ DT_TEST(cli_train_folder, has_tokens_of_the_text_as_it_is)
     }
     (void)COMMAND_ENDS(2, RESUME(&p, "--steps", "3"), "--data is another than that");
     (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "3", "--new-data"));
-    train_close(&p);
 }
 
 /* --- what is refused -------------------------------------------------------------------------- */
@@ -132,7 +129,6 @@ DT_TEST(cli_train_folder, is_not_made_of_a_run_that_is_refused)
         if (access(p.run, F_OK) == 0)
             dt_test_fail(__FILE__, __LINE__, "%s: a folder is left", cases[i].says);
     }
-    train_close(&p);
 }
 
 DT_TEST(cli_train_folder, is_of_no_model_that_could_not_be_saved)
@@ -150,7 +146,6 @@ DT_TEST(cli_train_folder, is_of_no_model_that_could_not_be_saved)
         2, COMMAND_ENV("DTENSOR_FAULT=rank=0,op=any", "save", "-q", "-m", model, "-o", p.other),
         "is only the text part of its checkpoint");
     DT_ASSERT(access(p.run, F_OK) != 0 && access(p.other, F_OK) != 0);
-    train_close(&p);
 }
 
 /* --- the model in it -------------------------------------------------------------------------- */
@@ -174,7 +169,6 @@ DT_TEST(cli_train_folder, gets_the_model_that_is_missing_at_its_end)
     (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "2"));
     (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "2"),
                        "nothing to do: 2 of 2 steps are done; more of them: --steps");
-    train_close(&p);
 }
 
 DT_TEST(cli_train_folder, keeps_what_is_not_of_its_model)
@@ -191,7 +185,6 @@ DT_TEST(cli_train_folder, keeps_what_is_not_of_its_model)
     DT_ASSERT(unlink(in_run(&p, "model", path)) == 0 && mkdir(path, 0700) == 0);
     (void)COMMAND_ENDS(2, RESUME(&p, "--steps", "3"), "run/model is no link");
     DT_ASSERT_EQ_INT(train_lines(p.run), 2);
-    train_close(&p);
 }
 
 /* A rate that is too large leaves parameters that are none, and f16 takes their gradients for such
@@ -218,5 +211,4 @@ DT_TEST(cli_train_folder, gets_no_model_of_what_are_no_numbers)
                        BEGIN(&p, "-m", p.model, "--dtype", "bf16", "--lr", "1e38", "--steps", "1",
                              "--mesh", "dp=2"),
                        "after step 1: tensor \"model.");
-    train_close(&p);
 }
