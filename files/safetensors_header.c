@@ -22,12 +22,12 @@ static const dti_st_dtype dtypes[] = {
     { "F32",  32, true,  DT_F32  }, { "BF16", 16, true, DT_BF16 }, { "F16", 16, true, DT_F16 },
     { "F64",  64, true,  DT_F64  }, { "I64",  64, true, DT_I64  }, { "I32", 32, true, DT_I32 },
     { "U8",    8, true,  DT_U8   },
-    { "I8",    8, true,  DT_U8   }, /* its bytes */
+    { "I8",    8, true,  DT_U8   }, { "F8_E4M3", 8, true, DT_U8 }, /* their bytes */
     { "BOOL",  8, false, DT_U8 }, { "I16", 16, false, DT_U8 },
     { "U16",  16, false, DT_U8 }, { "U32", 32, false, DT_U8 }, { "U64", 64, false, DT_U8 },
     { "C64",  64, false, DT_U8 }, { "F4",   4, false, DT_U8 },
     { "F6_E2M3",      6, false, DT_U8 }, { "F6_E3M2",      6, false, DT_U8 },
-    { "F8_E4M3",      8, false, DT_U8 }, { "F8_E5M2",      8, false, DT_U8 },
+    { "F8_E5M2",      8, false, DT_U8 },
     { "F8_E8M0",      8, false, DT_U8 }, { "F8_E4M3FNUZ",  8, false, DT_U8 },
     { "F8_E5M2FNUZ",  8, false, DT_U8 },
 };

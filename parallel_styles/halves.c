@@ -52,7 +52,7 @@ bool dti_layer_leave(dt_tape *t, const dt_layer *layer, int n, dt_tensor **y)
 dt_tensor *dti_layer_round(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
     const dt_tensor *own = layer->n_params > 0 ? dt_layer_param(layer, 0) : NULL;
-    const bool says = own != NULL && dt_tensor_dtype(own) != DT_U8;
+    const bool says = own != NULL && dt_tensor_dtype(own) != DT_U8; /* codes do not */
     const dt_dtype dtype = says ? dt_tensor_dtype(own) : layer->list->dtype;
 
     if (dti_tensor_partial_dims(x) != 0 || dt_tensor_dtype(x) != DT_F32 || dtype == DT_N_DTYPES)

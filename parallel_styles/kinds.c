@@ -26,7 +26,9 @@ static dt_tensor *linear_packed(dt_tape *t, const dt_layer *layer, dt_tensor *x)
     dt_tensor *zeros = dt_layer_use(t, layer, 3);
     const bool sum = dti_layer_rows_cut(layer, codes);
     dt_tensor *bias = sum ? NULL : dt_layer_use(t, layer, DT_PARAM_BIAS);
-    dt_tensor *y = dt_linear_packed(t, x, codes, scales, zeros, bias);
+    dt_tensor *y = dt_layer_spec_of(layer)->packing.floats
+                       ? dt_linear_e4m3(t, x, codes, scales, bias)
+                       : dt_linear_packed(t, x, codes, scales, zeros, bias);
 
     return sum ? dt_layer_add(t, layer, y) : y;
 }

@@ -99,6 +99,14 @@ double dt_layer_flops(const dt_layer *layer)
     return layer != NULL ? dti_spec_flops(&layer->spec) : 0.0;
 }
 
+/* Has the parameter the model's dtype, and not one of its own? */
+static bool is_models(const dt_layer *layer, int param)
+{
+    const dt_param_info info = dt_layer_param_info(layer, param);
+
+    return dti_param_dtype(&info, DT_BF16) == DT_BF16;
+}
+
 static dt_status check_value(const dt_layer *layer, int param, dt_tensor *value)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
@@ -117,9 +125,10 @@ static dt_status check_value(const dt_layer *layer, int param, dt_tensor *value)
     DT_CHECK(dt_tensor_layout(value) == layer->layout[param], DT_ERR_LAYOUT,
              "%s.%s does not lie as style \"%s\" decided: redistribute it first", layer->name,
              info.name, dt_layer_style(layer)->name);
-    if (dti_param_dtype(&info, DT_F32) == DT_U8) {
-        DT_CHECK(dtype == DT_U8, DT_ERR_SHAPE, "%s.%s is %s: codes and zero points are u8",
-                 layer->name, info.name, dt_dtype_name(dtype));
+    if (dti_param_dtype(&info, DT_BF16) != DT_BF16) { /* not the model's */
+        DT_CHECK(dtype == dti_param_dtype(&info, DT_BF16), DT_ERR_SHAPE,
+                 "%s.%s is %s: by how the weight is packed it is %s", layer->name, info.name,
+                 dt_dtype_name(dtype), dt_dtype_name(dti_param_dtype(&info, DT_BF16)));
         return DT_OK;
     }
     DT_CHECK(dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16, DT_ERR_SHAPE,
@@ -149,7 +158,7 @@ dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value)
     dt_tensor_release(&layer->param[param]);
     layer->param[param] = dt_tensor_retain(value);
     if (param == layer->added) dt_tensor_release(&layer->bias_term);
-    if (dt_tensor_dtype(value) != DT_U8) layer->list->dtype = dt_tensor_dtype(value);
+    if (is_models(layer, param)) layer->list->dtype = dt_tensor_dtype(value);
     layer->list->changes++;
     return DT_OK;
 }

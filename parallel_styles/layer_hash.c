@@ -69,6 +69,7 @@ static uint64_t of_spec(uint64_t hash, const dt_layer_spec *spec)
     hash = number(number(hash, spec->reversed), spec->own != NULL);
     hash = number(number(number(hash, spec->step[0]), spec->step[1]), spec->packing.group);
     hash = number(number(hash, spec->packing.bits), spec->packing.form);
+    hash = number(number(hash, spec->packing.floats), spec->packing.wide);
     hash = number(number(number(hash, spec->heads.n_heads), spec->heads.n_kv_heads),
                   spec->heads.head_dim);
     for (int a = 0; a < DT_LAYER_MAX_AXES; a++) hash = of_axis(hash, &spec->axis[a]);

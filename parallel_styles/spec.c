@@ -95,6 +95,7 @@ dt_param_info dti_spec_plain(const dt_layer_spec *spec)
 
 dt_dtype dti_param_dtype(const dt_param_info *info, dt_dtype model)
 {
+    if (info->packed == DT_PACKED_SCALES && info->packing.wide) return DT_F32;
     return info->packed == DT_PACKED_CODES || info->packed == DT_PACKED_ZEROS ? DT_U8 : model;
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make tests/golden/packed/<name>/: tiny checkpoints whose linear layers compressed-tensors has packed.
+"""Make tests/golden/packed/<name>/: tiny checkpoints whose linear layers are packed.
 
 Each folder is a Hugging Face folder (config.json with its quantization_config, model.safetensors)
 with one file more, expected.safetensors, from the weights that compressed-tensors makes of the
@@ -7,6 +7,9 @@ packed ones again, computed with attn_implementation="eager" in float32 on the C
 
     prompt       I64 [T]
     logits_f32   F32 [T, V]
+
+compressed-tensors packs what has its name; "fp8", "gptq" and "awq" are packed here, by the formulas of their
+layouts, with zero points at both ends, blocks that end short, and scales of float16.
 
 Run, from the repository root (seconds; a name makes that fixture alone):
 
@@ -54,8 +57,97 @@ FIXTURES = {
                    {"num_bits": 8, "strategy": "channel"}, ["re:.*head$", "re:.*(k|v)_proj"]),
     "phi3_int4_zeros": (PHI3, torch.float32, "pack-quantized",
                         {"num_bits": 4, "strategy": "channel", "symmetric": False}, []),
+    "llama_fp8_tensor": (LLAMA, torch.float32, "float-quantized",
+                         {"num_bits": 8, "type": "float", "strategy": "tensor"}, ["lm_head"]),
+    "llama_fp8_channel": (LLAMA, torch.float32, "float-quantized",
+                          {"num_bits": 8, "type": "float", "strategy": "channel"}, ["lm_head"]),
+    "llama_fp8_blocks": (LLAMA, torch.float32, "fp8",
+                         {"weight_block_size": [48, 64], "activation_scheme": "dynamic",
+                          "fmt": "e4m3"}, ["model.layers.1.mlp"]),
+    "llama_gptq": (LLAMA, torch.float32, "gptq",
+                   {"bits": 4, "group_size": 32, "desc_act": False, "sym": False,
+                    "checkpoint_format": "gptq"}, []),
+    "llama_awq": (LLAMA, torch.float32, "awq",
+                  {"bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
+                  ["model.layers.1.mlp"]),
 }
+OWN = {"fp8", "gptq", "awq"}
 TOKENS = 11
+
+
+# --- formats that are packed here --------------------------------------------------------------
+
+
+def pack_fp8(name, weight, said):
+    rows, columns = said["weight_block_size"]
+    out, inputs = weight.shape
+    scale = torch.empty(-(-out // rows), -(-inputs // columns))
+    codes, values = torch.empty_like(weight).to(torch.float8_e4m3fn), torch.empty_like(weight)
+    for r in range(scale.shape[0]):
+        for c in range(scale.shape[1]):
+            at = (slice(r * rows, (r + 1) * rows), slice(c * columns, (c + 1) * columns))
+            scale[r, c] = weight[at].abs().max() / 448
+            codes[at] = (weight[at] / scale[r, c]).to(torch.float8_e4m3fn)
+            values[at] = codes[at].float() * scale[r, c]
+    return {name + ".weight": codes, name + ".weight_scale_inv": scale}, values
+
+
+def integers(weight, group):
+    """Codes, zero points and scales of 4 bits; some groups begin at zero, some end there."""
+    out, inputs = weight.shape
+    parts = weight.reshape(out, inputs // group, group).clone()
+    parts[0::5, 0] = parts[0::5, 0].abs()
+    parts[1::5, 0] = -parts[1::5, 0].abs()
+    low, high = parts.amin(-1).clamp(max=0), parts.amax(-1).clamp(min=0)
+    scale = ((high - low) / 15).half().float()
+    zero = (-low / scale).round().clamp(0, 15)
+    codes = (parts / scale[..., None] + zero[..., None]).round().clamp(0, 15)
+    values = ((codes - zero[..., None]) * scale[..., None]).reshape(out, inputs)
+    return codes.reshape(out, inputs).int(), zero.int(), scale.half(), values
+
+
+def words(codes, places):
+    """Eight codes of the last axis in each word of 32 bits, code i at nibble places[i]."""
+    parts = codes.reshape(*codes.shape[:-1], -1, 8).long()
+    word = sum(parts[..., i] << 4 * places[i] for i in range(8))
+    return torch.where(word >= 1 << 31, word - (1 << 32), word).int().contiguous()
+
+
+def pack_gptq(name, weight, said):
+    codes, zero, scale, values = integers(weight, said["group_size"])
+    plain = list(range(8))
+    return {
+        name + ".qweight": words(codes, plain).t().contiguous(),
+        name + ".qzeros": words(((zero - 1) & 15).t().contiguous(), plain),
+        name + ".scales": scale.t().contiguous(),
+        name + ".g_idx": torch.arange(weight.shape[1], dtype=torch.int32) // said["group_size"],
+    }, values
+
+
+def pack_awq(name, weight, said):
+    codes, zero, scale, values = integers(weight, said["group_size"])
+    places = [0, 4, 1, 5, 2, 6, 3, 7]
+    return {
+        name + ".qweight": words(codes.t().contiguous(), places),
+        name + ".qzeros": words(zero.t().contiguous(), places),
+        name + ".scales": scale.t().contiguous(),
+    }, values
+
+
+def pack_own(model, method, said, ignore):
+    tensors = {k: v.clone() for k, v in model.state_dict().items()}
+    packer = {"fp8": pack_fp8, "gptq": pack_gptq, "awq": pack_awq}[method]
+    for name, module in model.named_modules():
+        listed = any(name == i or name.startswith(i + ".") for i in ignore + ["lm_head"])
+        if not isinstance(module, torch.nn.Linear) or listed:
+            continue
+        packed, values = packer(name, tensors.pop(name + ".weight"), said)
+        tensors.update(packed)
+        module.weight.data = values
+    return tensors
+
+
+# --- formats of compressed-tensors -------------------------------------------------------------
 
 
 def is_packed(name, module, ignore):
@@ -66,6 +158,8 @@ def is_packed(name, module, ignore):
 
 def qparams(weight, args):
     rows, columns = weight.shape
+    if args.strategy == "tensor":
+        return calculate_qparams(weight.amin(), weight.amax(), args)
     group = args.group_size or columns
     parts = weight.reshape(rows, columns // group, group)
     return calculate_qparams(parts.amin(-1), parts.amax(-1), args)
@@ -99,8 +193,8 @@ def make(name, root):
     with torch.no_grad():
         for _, p in model.named_parameters():
             p.copy_(p + 1e-1 * torch.randn_like(p) if p.dim() > 1 else p + 0.1 * torch.randn_like(p))
-    args = QuantizationArgs(type="int", **said)
-    tensors = pack(model, form, args, ignore)
+    args = None if form in OWN else QuantizationArgs(**{"type": "int", **said})
+    tensors = pack_own(model, form, said, ignore) if form in OWN else pack(model, form, args, ignore)
     model.save_pretrained(folder)
     for file in os.listdir(folder):
         if file != "config.json":
@@ -110,7 +204,11 @@ def make(name, root):
     with open(path) as f:
         written = json.load(f)
     activations = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}
-    written["quantization_config"] = {
+    written["quantization_config"] = {"quant_method": form, **said}
+    if ignore and form in OWN:
+        written["quantization_config"]["modules_to_not_convert"] = ignore
+    if form not in OWN:
+        written["quantization_config"] = {
         "config_groups": {"group_0": {
             "input_activations": activations if form == "int-quantized" else None,
             "output_activations": None, "targets": ["Linear"],

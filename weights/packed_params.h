@@ -13,6 +13,7 @@ typedef struct dti_packed_source {
     const struct dti_st_stage *stage;
     const dti_param_tensor *codes;          /* or the weight that codes are made of */
     const dti_param_tensor *scales, *zeros; /* NULL: the files have none */
+    const dti_param_tensor *order;          /* g_idx, or NULL */
 } dti_packed_source;
 
 /* Rows of the kind's table. */

@@ -73,28 +73,70 @@ static dt_status each_part(const dti_ckpt *ckpt, const dt_spelling *spellings,
     return DT_OK;
 }
 
-/* A part of a packed weight as compressed-tensors has it: codes of words along inputs, zero points
- * of words along outputs, or both in bytes with a sign. */
+/* What files call the parts of a packed weight, and in which dtypes. */
+static const struct {
+    const char *codes, *scales, *zeros, *codes_dtype, *zeros_dtype;
+} forms[] = {
+    [DT_PACKED_WORDS] = { "weight_packed", "weight_scale", "weight_zero_point", "I32", "I32" },
+    [DT_PACKED_BYTES] = { "weight", "weight_scale", "weight_zero_point", "I8", "I8" },
+    [DT_PACKED_E4M3] = { "weight", "weight_scale", "", "F8_E4M3", "" },
+    [DT_PACKED_E4M3_INV] = { "weight", "weight_scale_inv", "", "F8_E4M3", "" },
+    [DT_PACKED_GPTQ] = { "qweight", "scales", "qzeros", "I32", "I32" },
+    [DT_PACKED_GPTQ_V2] = { "qweight", "scales", "qzeros", "I32", "I32" },
+    [DT_PACKED_AWQ] = { "qweight", "scales", "qzeros", "I32", "I32" },
+};
+
+/* Words hold neighbouring inputs of one output, or the other way round; scales and zero points of
+ * words stand with groups before outputs where codes do so with inputs. */
+static void packed_shape(const dt_param_info *info, int64_t shape[2])
+{
+    const dt_packing *p = &info->packing;
+    const int64_t rows = info->axis[0].extent, every = p->file_rows > 0 ? p->file_rows : 1;
+    const int64_t n_in = info->axis[1].extent * dti_packed_inputs(info->packed, p);
+    const int64_t group = p->file_group > 0 ? p->file_group : p->group;
+    const int64_t groups = (n_in + group - 1) / group, words = n_in / (32 / p->bits);
+    const int64_t row_words = (rows * p->bits + 31) / 32;
+    const bool turned = p->form >= DT_PACKED_GPTQ;
+    const bool codes = info->packed == DT_PACKED_CODES, zeros = info->packed == DT_PACKED_ZEROS;
+
+    shape[0] = turned ? groups : (rows + every - 1) / every;
+    shape[1] = turned ? rows : groups;
+    if (zeros && p->form != DT_PACKED_BYTES) shape[turned] = row_words;
+    if (!codes) return;
+    shape[0] = p->form == DT_PACKED_AWQ ? n_in : turned ? words : rows;
+    shape[1] = p->form == DT_PACKED_AWQ     ? row_words
+               : turned                     ? rows
+               : p->form == DT_PACKED_WORDS ? words
+                                            : n_in;
+}
+
+/* The tensors of a part of a packed weight. */
 static dt_status packed_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
                                const dt_param_info *info, dti_tensor_fn fn, void *arg)
 {
     const dt_packing *p = &info->packing;
-    const bool words = p->form == DT_PACKED_WORDS, codes = info->packed == DT_PACKED_CODES;
-    const int64_t rows = info->axis[0].extent;
-    const int64_t n_in = info->axis[1].extent * dti_packed_inputs(info->packed, p);
-    const int64_t groups = n_in / (p->file_group > 0 ? p->file_group : p->group);
-    dti_param_tensor t = { .whole = true, .n_axes = 2, .shape = { rows, groups } };
+    const bool codes = info->packed == DT_PACKED_CODES, zeros = info->packed == DT_PACKED_ZEROS;
+    dti_param_tensor t = { .whole = true, .n_axes = 2 };
     char name[NAME_BYTES];
 
     (void)snprintf(name, sizeof name, "%s.%s", info->layer,
-                   codes && !words ? "weight" : info->name);
+                   codes   ? forms[p->form].codes
+                   : zeros ? forms[p->form].zeros
+                           : forms[p->form].scales);
     t.name = name;
     t.entry = find_name(ckpt, spellings, name);
-    if (info->packed != DT_PACKED_SCALES) t.dtype = words ? "I32" : "I8";
-    if (codes) t.shape[1] = words ? n_in / 32 * p->bits + n_in % 32 * p->bits / 32 : n_in;
-    if (codes) t.n_weights = rows * n_in;
-    if (info->packed == DT_PACKED_ZEROS && words) t.shape[0] = (rows * p->bits + 31) / 32;
+    t.dtype = codes ? forms[p->form].codes_dtype : zeros ? forms[p->form].zeros_dtype : NULL;
+    packed_shape(info, t.shape);
+    t.single = !codes && t.shape[0] == 1 && t.shape[1] == 1;
+    if (codes) t.n_weights = info->axis[0].extent * info->axis[1].extent * (8 / p->bits);
     DT_TRY(fn(arg, &t));
+    if (!codes || (p->form != DT_PACKED_GPTQ && p->form != DT_PACKED_GPTQ_V2)) return DT_OK;
+    (void)snprintf(name, sizeof name, "%s.g_idx", info->layer); /* which group an input is of */
+    t.entry = find_name(ckpt, spellings, name);
+    t.n_axes = 1;
+    t.shape[0] = info->axis[1].extent * (8 / p->bits);
+    t.n_weights = 0;
+    if (t.entry != NULL || ckpt == NULL) DT_TRY(fn(arg, &t));
     return DT_OK;
 }
 

@@ -27,6 +27,7 @@ typedef struct dti_param_tensor {
     int64_t shape[DT_PARAM_MAX_AXES];
     const char *dtype; /* as it has to be in the file, "I32"; NULL: a float */
     int64_t n_weights; /* that it is; -1: its elements */
+    bool single;       /* of one element, in any shape */
     bool whole;        /* it is the parameter; otherwise rows `first` .. of one expert's weight */
     int64_t expert;
     int64_t first;

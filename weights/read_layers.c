@@ -107,6 +107,7 @@ static dt_status load_packed(loader *l, dt_layer *layer, dt_dtype dtype)
             DT_TRY(dti_each_tensor(l->from->ckpt, l->from->spellings, &info, add_tensor, l));
     }
     source.codes = &l->tensors[0];
+    source.order = codes > 1 ? &l->tensors[1] : NULL;
     source.scales = l->n_tensors > codes ? &l->tensors[codes] : NULL;
     source.zeros = l->n_tensors > codes + 1 ? &l->tensors[codes + 1] : NULL;
     DT_TRY(dti_read_packed(l->layers, layer, &source, dtype));

@@ -50,20 +50,32 @@ dt_tensor *dt_linear(dt_tape *t, dt_tensor *x, dt_tensor *w, dt_tensor *bias)
     return dt_apply(t, &dti_op_linear_bias, &attr, 3, (dt_tensor *[]){ x, w, bias });
 }
 
-dt_tensor *dt_linear_packed(dt_tape *t, dt_tensor *x, dt_tensor *codes, dt_tensor *scales,
-                            dt_tensor *zeros, dt_tensor *bias)
+/* The attributes follow from extents; of operands that do not fit the row's own rule says so. */
+static dt_tensor *packed(dt_tape *t, const dt_op *op, int n, dt_tensor *const *in, dt_tensor *bias)
 {
+    const dt_tensor *x = in[0], *codes = in[1], *scales = in[2];
     const bool known = x != NULL && codes != NULL && scales != NULL && x->n_axes > 0 &&
                        codes->n_axes == 2 && scales->n_axes == 2 && scales->shape[1] > 0;
     const int64_t n_in = known ? x->shape[x->n_axes - 1] : 1;
     const dti_packed_attr attr = { x == NULL || bias != NULL ? DT_F32 : x->local.dtype,
                                    known && codes->shape[1] < n_in ? 4 : 8,
                                    known ? n_in / scales->shape[1] : 1 };
-    dt_tensor *y =
-        dt_apply(t, zeros != NULL ? &dti_op_linear_packed_zeros : &dti_op_linear_packed, &attr,
-                 zeros != NULL ? 4 : 3, (dt_tensor *[]){ x, codes, scales, zeros });
+    dt_tensor *y = dt_apply(t, op, &attr, n, in);
 
     return bias != NULL ? dt_add_bias(t, y, bias) : y;
+}
+
+dt_tensor *dt_linear_packed(dt_tape *t, dt_tensor *x, dt_tensor *codes, dt_tensor *scales,
+                            dt_tensor *zeros, dt_tensor *bias)
+{
+    return packed(t, zeros != NULL ? &dti_op_linear_packed_zeros : &dti_op_linear_packed,
+                  zeros != NULL ? 4 : 3, (dt_tensor *[]){ x, codes, scales, zeros }, bias);
+}
+
+dt_tensor *dt_linear_e4m3(dt_tape *t, dt_tensor *x, dt_tensor *codes, dt_tensor *scales,
+                          dt_tensor *bias)
+{
+    return packed(t, &dti_op_linear_e4m3, 3, (dt_tensor *[]){ x, codes, scales }, bias);
 }
 
 dt_tensor *dt_add_bias(dt_tape *t, dt_tensor *x, dt_tensor *bias)

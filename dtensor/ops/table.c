@@ -120,8 +120,9 @@ ROW(min,         "... -> ...",                "F>a", RULES(extreme, min),  min, 
 /* products */
 ROW(linear,      "...i, oi -> ...o",          "FF>a", AXES,                linear,     ANY | BILINEAR,        ATTR(dtype), "2 ...oi" GRADIENT(linear, FACTORS))
 ROW(linear_bias, "...[i], o[i], o -> ...o",   "FFF>a", AXES,               linear,     ANY,                   ATTR(dtype), "2 ...oi + 1 ...o" GRADIENT(linear_bias, FACTORS))
-ROW(linear_packed, "...i, oj, og -> ...o",    "FbF>a", RULES(linear_packed, linear_packed), linear_packed, ANY | BILINEAR, ATTR(packed), "2 ...oi")
-ROW(linear_packed_zeros, "...i, oj, og, og -> ...o", "FbFb>a", RULES(linear_packed, linear_packed), linear_packed, ANY | BILINEAR, ATTR(packed), "2 ...oi")
+ROW(linear_packed, "...i, oj, og -> ...o",    "Fbx>a", RULES(linear_packed, linear_packed), linear_packed, ANY | BILINEAR, ATTR(packed), "2 ...oi")
+ROW(linear_packed_zeros, "...i, oj, og, og -> ...o", "Fbxb>a", RULES(linear_packed, linear_packed), linear_packed, ANY | BILINEAR, ATTR(packed), "2 ...oi")
+ROW(linear_e4m3, "...i, oj, og -> ...o",      "Fbx>a", RULES(linear_packed, linear_packed), linear_e4m3, ANY | BILINEAR, ATTR(packed), "2 ...oi")
 ROW(add_bias,    "...o, o -> ...o",           "xF>a", AXES,                add_bias,   ANY | LINEAR,          ATTR(dtype), "1 ...o" GRADIENT(add_bias, NOTHING))
 ROW(matmul,      "...ik, ...kj -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj" GRADIENT(matmul, FACTORS))
 ROW(matmul_nt,   "...ik, ...jk -> ...ij",     "FF>a", AXES,                matmul,     ANY | BILINEAR,        ATTR(matmul), "2 ...ikj" GRADIENT(matmul, FACTORS))
@@ -292,6 +293,7 @@ const dt_op *const dti_op_table[] = {
     &dti_op_linear_bias,
     &dti_op_linear_packed,
     &dti_op_linear_packed_zeros,
+    &dti_op_linear_e4m3,
     &dti_op_add_bias,
     &dti_op_matmul,
     &dti_op_matmul_nt,

@@ -28,7 +28,7 @@ typedef struct dt_checkpoint dt_checkpoint;
  * Errors      DT_ERR_ARG          NULL
  *             DT_ERR_IO           no such folder, or a file that cannot be read
  *             DT_ERR_FORMAT       no config.json in it, malformed JSON, a value out of its range
- *             DT_ERR_UNSUPPORTED  unknown architecture, quantised weights, an unknown variant
+ *             DT_ERR_UNSUPPORTED  unknown architecture, unread quantised weights or variant
  *             DT_ERR_MEMORY
  */
 DT_API DT_MUST_USE dt_status dt_checkpoint_open(dt_runtime *rt, const char *dir,

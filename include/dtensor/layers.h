@@ -40,15 +40,28 @@ typedef struct dt_head_counts {
     int64_t head_dim;
 } dt_head_counts;
 
-/* What files have of a packed weight: compressed-tensors' words of 32 bits ("pack-quantized"), or
- * bytes with a sign ("int-quantized"), or the weight of a linear layer, which reading packs. */
-typedef enum dt_packed_form { DT_PACKED_WORDS, DT_PACKED_BYTES, DT_PACKED_PLAIN } dt_packed_form;
+/* What files have of a packed weight: compressed-tensors' words of 32 bits ("pack-quantized") or
+ * bytes with a sign ("int-quantized"); the weight of a linear layer, which reading packs; floats of
+ * 8 bits with scales, or with scales called weight_scale_inv; what GPTQ and AWQ write. */
+typedef enum dt_packed_form {
+    DT_PACKED_WORDS,
+    DT_PACKED_BYTES,
+    DT_PACKED_PLAIN,
+    DT_PACKED_E4M3,
+    DT_PACKED_E4M3_INV,
+    DT_PACKED_GPTQ,    /* whose zero points are stored less one */
+    DT_PACKED_GPTQ_V2, /* as they are */
+    DT_PACKED_AWQ
+} dt_packed_form;
 
 /* How a weight of few bits is made of its parts. */
 typedef struct dt_packing {
     int bits;           /* of a code: 4 or 8 */
+    bool floats;        /* codes are floats of 8 bits, e4m3, and have no zero points */
+    bool wide;          /* scales are f32 in every model */
     int64_t group;      /* inputs that have a scale in common: a power of two from 16 on */
     int64_t file_group; /* the same of files, where it is more; 0: as here */
+    int64_t file_rows;  /* outputs that have one in files; 0: 1 */
     dt_packed_form form;
 } dt_packing;
 

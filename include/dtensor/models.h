@@ -80,7 +80,7 @@ typedef struct dt_load_options {
  * Not collective.
  * Errors      DT_ERR_IO           a file cannot be read
  *             DT_ERR_FORMAT       malformed JSON or safetensors, missing tensor, wrong shape
- *             DT_ERR_UNSUPPORTED  unknown architecture, quantised weights, an unknown variant
+ *             DT_ERR_UNSUPPORTED  unknown architecture, unread quantised weights or variant
  */
 DT_API DT_MUST_USE dt_status dt_model_inspect(const char *dir, dt_model_info *info,
                                               int64_t *n_params, int64_t *bytes);

@@ -42,13 +42,16 @@ DT_API dt_tensor *dt_cast(dt_tape *tape, dt_tensor *x, dt_dtype dtype);
 DT_API dt_tensor *dt_linear(dt_tape *tape, dt_tensor *x, dt_tensor *w, dt_tensor *bias);
 
 /* The same with weights of 8 or 4 bits: x [..., i] F, codes [o, i] or [o, i / 2] u8, scales [o, g]
- * F, zeros [o, g] u8 or NULL: the middle, 128 or 8 -> [..., o] F, of weights (code - zero) scale.
- * bias as above.
- * Of two codes in a byte that in the lower bits is the first; i / g inputs, a power of two from 16
- * on, have a scale in common. All of them that are cut along i are cut at the same inputs, between
- * groups. Inference only: no gradient passes. */
+ * of any float dtype, zeros [o, g] u8 or NULL: the middle, 128 or 8, bias as above -> [..., o] F,
+ * of weights (code - zero) scale. Of two codes in a byte that in the lower bits is the first; i / g
+ * inputs, a power of two from 16 on, have a scale in common. All of them that are cut along i are
+ * cut at the same inputs, between groups. Inference only: no gradient passes. */
 DT_API dt_tensor *dt_linear_packed(dt_tape *tape, dt_tensor *x, dt_tensor *codes, dt_tensor *scales,
                                    dt_tensor *zeros, dt_tensor *bias);
+
+/* The same with codes that are floats of 8 bits, e4m3: codes [o, i] u8, no NaN (0x7f, 0xff). */
+DT_API dt_tensor *dt_linear_e4m3(dt_tape *tape, dt_tensor *x, dt_tensor *codes, dt_tensor *scales,
+                                 dt_tensor *bias);
 
 /* x [..., o] float, bias [o] F -> x + bias rounded to F. Both may be terms of a sum: then x + bias
  * is one too, and has x's dtype. */

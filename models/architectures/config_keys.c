@@ -157,6 +157,8 @@ static dt_status read_heads(const dt_config *config, const dt_config_defaults *d
 
 static dt_status refuse_quantised(const dt_config *config)
 {
+    /* by models/describe, which knows the layers */
+    static const char *const read_elsewhere[] = { "compressed-tensors", "fp8", "gptq", "awq" };
     const dt_config quantised = dt_config_member(config, "quantization_config");
     const dt_config method = dt_config_member(&quantised, "quant_method");
     const char *name = "";
@@ -164,7 +166,8 @@ static dt_status refuse_quantised(const dt_config *config)
 
     if (!dt_config_is_set(&quantised)) return DT_OK;
     if (dt_config_kind_of(&method) == DT_CONFIG_STRING) DT_TRY(dt_config_as_string(&method, &name));
-    if (strcmp(name, "compressed-tensors") == 0) return DT_OK; /* which describe judges */
+    for (size_t i = 0; i < DT_COUNT(read_elsewhere); i++)
+        if (strcmp(name, read_elsewhere[i]) == 0) return DT_OK;
     return dt_config_must_be(&quantised, DT_ERR_UNSUPPORTED,
                              "absent: quantised checkpoints%s%s%s are not supported, use one in "
                              "float32, bfloat16 or float16",

@@ -304,6 +304,14 @@ done:
     dti_free(path);
 }
 
+static bool is_single(const dti_st_entry *e)
+{
+    int64_t n = 1;
+
+    for (int a = 0; a < e->n_axes; a++) n *= e->shape[a];
+    return n == 1;
+}
+
 /* `keys` of config.json, one per axis of a layer's weight. */
 static dt_status check_shape(const dti_ckpt *ckpt, const dti_param_tensor *t,
                              const char *const keys[2], const dti_described *d)
@@ -311,7 +319,8 @@ static dt_status check_shape(const dti_ckpt *ckpt, const dti_param_tensor *t,
     const dti_st_entry *e = t->entry;
     const int all = t->n_axes == 3; /* experts before the weight's axes */
     const size_t bytes = (size_t)t->n_axes * sizeof t->shape[0];
-    const bool fits = e->n_axes == t->n_axes && memcmp(e->shape, t->shape, bytes) == 0;
+    const bool alike = e->n_axes == t->n_axes && memcmp(e->shape, t->shape, bytes) == 0;
+    const bool fits = alike || (t->single && is_single(e));
     char found[SHAPE_BYTES], wanted[SHAPE_BYTES], missing[MISSING_BYTES] = "";
 
     for (int a = all; a < t->n_axes && !fits; a++)
@@ -365,7 +374,7 @@ static dt_status check_tensor(void *arg, const dti_param_tensor *t)
                  : "",
              missing);
     DT_TRY(check_shape(ckpt, t, d->builder.keys[c->layer], d));
-    if (!d->dtype_known && t->dtype == NULL) {
+    if (!d->dtype_known && t->n_weights < 0) {
         d->info.dtype = e->dtype;
         d->dtype_known = true;
     }

@@ -129,18 +129,21 @@ dt_status dti_pack_weights(dti_described *d, const char *how)
 {
     bool used[MOST_KEPT] = { false };
     wish w = { .n_kept = 0 };
+    int64_t wished;
     int n = 0;
 
     if (how == NULL) return DT_OK;
     DT_TRY(read_wish(how, &w));
+    w.packing.form = DT_PACKED_PLAIN;
+    wished = w.packing.group;
     DT_CHECK(!d->packed, DT_ERR_ARG, "weights: \"%.80s\", but the checkpoint's are packed already",
              how);
     for (int i = 0; i < d->builder.n; i++) {
         dt_layer_spec *spec = &d->builder.specs[i];
-        const int64_t group = dti_packed_group(spec, w.packing.group);
+        const int64_t group = dti_packed_group(spec, wished);
         if (is_kept(d, i, &w, used) || group < LEAST_GROUP) continue;
-        dti_pack_spec(&d->builder, spec, (dt_packing){ w.packing.bits, group, 0, DT_PACKED_PLAIN },
-                      w.zeros);
+        w.packing.group = group;
+        dti_pack_spec(&d->builder, spec, w.packing, w.zeros);
         n++;
     }
     for (int k = 0; k < w.n_kept; k++)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "models/describe/describe.h"
+#include "models/describe/packed_config.h"
 #include "text/tokenizer/regex.h"
 
 enum { LEAST_GROUP = 16, MOST_GROUP = 128, MOST_PATTERNS = 512 };
@@ -95,10 +95,22 @@ static dt_status read_form(const dti_json *root, const dti_json *group, dt_packe
     DT_TRY(dti_json_as_string(&format, &name));
     *out = strcmp(name, "pack-quantized") == 0 ? DT_PACKED_WORDS : DT_PACKED_BYTES;
     if (*out == DT_PACKED_WORDS || strcmp(name, "int-quantized") == 0 ||
-        strcmp(name, "naive-quantized") == 0)
+        strcmp(name, "float-quantized") == 0 || strcmp(name, "naive-quantized") == 0)
         return DT_OK;
     return dti_json_refuse(&format, DT_ERR_UNSUPPORTED,
-                           "\"pack-quantized\", \"int-quantized\" or \"naive-quantized\"");
+                           "\"pack-quantized\", \"int-quantized\", \"float-quantized\" or "
+                           "\"naive-quantized\"");
+}
+
+static dt_status read_block(config_group *g)
+{
+    dti_json size, rows, columns;
+
+    DT_TRY(dti_json_array(&g->weights, "block_structure", &size));
+    rows = dti_json_at(&size, 0);
+    columns = dti_json_at(&size, 1);
+    DT_TRY(dti_json_as_int(&rows, 1, INT32_MAX, &g->packing.file_rows));
+    return dti_json_as_int(&columns, 1, INT32_MAX, &g->packing.file_group);
 }
 
 static dt_status read_strategy(config_group *g)
@@ -115,8 +127,15 @@ static dt_status read_strategy(config_group *g)
                                "follow each other (weight_g_idx) are not read");
     if (dti_json_is_set(&strategy)) DT_TRY(dti_json_as_string(&strategy, &name));
     if (strcmp(name, "channel") == 0) return DT_OK;
+    if (strcmp(name, "tensor") == 0 && g->packing.floats) {
+        g->packing.file_rows = INT64_MAX;
+        return DT_OK;
+    }
+    if (strcmp(name, "block") == 0 && g->packing.floats) return read_block(g);
     if (strcmp(name, "group") != 0)
-        return dti_json_refuse(&strategy, DT_ERR_UNSUPPORTED, "\"group\" or \"channel\"");
+        return dti_json_refuse(&strategy, DT_ERR_UNSUPPORTED,
+                               g->packing.floats ? "\"tensor\", \"channel\", \"block\" or \"group\""
+                                                 : "\"group\" or \"channel\"");
     return dti_json_int(w, "group_size", 1, (int64_t)1 << 31, &g->packing.file_group);
 }
 
@@ -134,40 +153,30 @@ static dt_status read_group(const dti_json *root, const dti_json *member, config
     DT_TRY(read_patterns(member, "targets", &g->targets));
     DT_TRY(read_form(root, member, &g->packing.form));
     DT_TRY(dti_json_string_or(w, "type", "int", &name));
-    if (strcmp(name, "int") != 0) return dti_json_refuse(&type, DT_ERR_UNSUPPORTED, "\"int\"");
+    g->packing.floats = strcmp(name, "float") == 0;
+    if (strcmp(name, "int") != 0 && (!g->packing.floats || g->packing.form == DT_PACKED_WORDS))
+        return dti_json_refuse(&type, DT_ERR_UNSUPPORTED,
+                               "\"int\", or \"float\" of \"float-quantized\"");
+    if (g->packing.floats) g->packing.form = DT_PACKED_E4M3;
     DT_TRY(dti_json_int(w, "num_bits", 1, 32, &n));
     g->packing.bits = (int)n;
-    if (n != 8 && (n != 4 || g->packing.form == DT_PACKED_BYTES))
+    if (n != 8 && (n != 4 || g->packing.form != DT_PACKED_WORDS))
         return dti_json_refuse(&bits, DT_ERR_UNSUPPORTED, "8, or 4 of \"pack-quantized\"");
     DT_TRY(dti_json_bool_or(w, "symmetric", true, &symmetric));
-    g->zeros = !symmetric;
+    g->zeros = !symmetric && !g->packing.floats;
     return read_strategy(g);
 }
 
 /* --- layers ----------------------------------------------------------------------------------- */
 
-static dt_status pack(dti_builder *b, dt_layer_spec *spec, const config_group *g)
+bool dti_packed_may(const dt_layer_spec *spec)
 {
-    const int64_t n_in = spec->axis[1].extent;
-    dt_packing packing = g->packing;
-
-    if (packing.file_group == 0) packing.file_group = n_in;
-    if (n_in % packing.file_group != 0)
-        return dti_json_refuse(&g->weights, DT_ERR_FORMAT,
-                               "of groups that divide the %lld inputs of %s", (long long)n_in,
-                               spec->name);
-    packing.group = dti_packed_group(spec, packing.file_group | MOST_GROUP);
-    if (packing.group < LEAST_GROUP || spec->blocks[1].n > 0 || spec->reversed)
-        return dti_json_refuse(&g->weights, DT_ERR_UNSUPPORTED,
-                               "of groups that %d divides, as the inputs of %s, [%lld, %lld]",
-                               (int)LEAST_GROUP, spec->name, (long long)spec->axis[0].extent,
-                               (long long)n_in);
-    dti_pack_spec(b, spec, packing, g->zeros);
-    return DT_OK;
+    return (spec->kind == &dt_linear_kind || spec->kind == &dt_experts_kind) &&
+           spec->tied_to == NULL;
 }
 
-/* "model.layers.0.mlp.experts.0.gate_proj" of a layer of experts: each is a module of its own. */
-static void module_of(const dt_layer_spec *spec, char *name, size_t bytes)
+/* "model.layers.0.mlp.experts.0.gate_proj" of a layer of experts. */
+void dti_packed_module(const dt_layer_spec *spec, char *name, size_t bytes)
 {
     const char *last = strrchr(spec->name, '.');
     const int n = last != NULL ? (int)(last - spec->name) + 1 : 0;
@@ -178,28 +187,50 @@ static void module_of(const dt_layer_spec *spec, char *name, size_t bytes)
         (void)snprintf(name, bytes, "%.*s0.%s", n, spec->name, spec->parts[0]);
 }
 
-static dt_status pack_layers(dti_described *d, const dti_json *config, const config_group *groups,
-                             size_t n_groups, const patterns *ignored)
+dt_status dti_packed_spec(dti_described *d, int i, const dti_json *said, dt_packing packing,
+                          bool zeros)
+{
+    dt_layer_spec *spec = &d->builder.specs[i];
+    const int64_t n_out = spec->axis[0].extent, n_in = spec->axis[1].extent;
+
+    if (spec->kind == &dt_experts_kind)
+        return dti_json_refuse(said, DT_ERR_UNSUPPORTED,
+                               "one that leaves out %s: experts of packed weights are not read",
+                               spec->name);
+    if (packing.file_group == 0) packing.file_group = n_in;
+    if (packing.file_rows > n_out) packing.file_rows = n_out;
+    packing.wide = packing.floats || packing.form >= DT_PACKED_GPTQ;
+    if (n_in % packing.file_group != 0 && !packing.floats)
+        return dti_json_refuse(said, DT_ERR_FORMAT, "of groups that divide the %lld inputs of %s",
+                               (long long)n_in, spec->name);
+    packing.group = dti_packed_group(spec, packing.file_group | MOST_GROUP);
+    if (packing.group < LEAST_GROUP || spec->blocks[1].n > 0 || spec->reversed)
+        return dti_json_refuse(said, DT_ERR_UNSUPPORTED,
+                               "of groups that %d divides, as the inputs of %s, [%lld, %lld]",
+                               (int)LEAST_GROUP, spec->name, (long long)n_out, (long long)n_in);
+    if (packing.form >= DT_PACKED_GPTQ && n_out % (32 / packing.bits) != 0)
+        return dti_json_refuse(said, DT_ERR_FORMAT, "of words that the %lld outputs of %s fill",
+                               (long long)n_out, spec->name);
+    dti_pack_spec(&d->builder, spec, packing, zeros);
+    d->packed = true;
+    return DT_OK;
+}
+
+static dt_status pack_layers(dti_described *d, const config_group *groups, size_t n_groups,
+                             const patterns *ignored)
 {
     for (int i = 0; i < d->builder.n; i++) {
-        dt_layer_spec *spec = &d->builder.specs[i];
-        const bool experts = spec->kind == &dt_experts_kind;
+        const dt_layer_spec *spec = &d->builder.specs[i];
         char name[DT_PARAM_NAME_BYTES];
         bool match;
-        if ((spec->kind != &dt_linear_kind && !experts) || spec->tied_to != NULL) continue;
-        module_of(spec, name, sizeof name);
+        if (!dti_packed_may(spec)) continue;
+        dti_packed_module(spec, name, sizeof name);
         DT_TRY(matches(ignored, name, &match));
-        if (match) continue;
-        for (size_t g = 0; g < n_groups; g++) {
+        for (size_t g = 0; g < n_groups && !match; g++) {
             DT_TRY(matches(&groups[g].targets, name, &match));
-            if (!match) continue;
-            if (experts)
-                return dti_json_refuse(
-                    config, DT_ERR_UNSUPPORTED,
-                    "one that ignores %s: experts of packed weights are not read", name);
-            DT_TRY(pack(&d->builder, spec, &groups[g]));
-            d->packed = true;
-            break;
+            if (match)
+                DT_TRY(
+                    dti_packed_spec(d, i, &groups[g].weights, groups[g].packing, groups[g].zeros));
         }
     }
     return DT_OK;
@@ -217,7 +248,7 @@ static dt_status read_groups(dti_described *d, const dti_json *config, const dti
     DT_TRY_TO(done, st, read_patterns(config, "ignore", &ignored));
     while (dti_json_next(all, &key, &member))
         DT_TRY_TO(done, st, read_group(config, &member, &groups[n++]));
-    DT_TRY_TO(done, st, pack_layers(d, config, groups, n, &ignored));
+    DT_TRY_TO(done, st, pack_layers(d, groups, n, &ignored));
 done:
     free_patterns(&ignored);
     for (size_t g = 0; g < n; g++) free_patterns(&groups[g].targets);
@@ -228,7 +259,7 @@ dt_status dti_packed_config_read(const dti_json *root, dti_described *d)
 {
     dti_json config = dti_json_get(root, "quantization_config"), text, all;
     config_group *groups;
-    const char *status;
+    const char *status, *method;
     dt_status st;
 
     if (d->arch->text_config != NULL && !dti_json_is_set(&config)) {
@@ -236,6 +267,9 @@ dt_status dti_packed_config_read(const dti_json *root, dti_described *d)
         config = dti_json_get(&text, "quantization_config");
     }
     if (!dti_json_is_set(&config)) return DT_OK;
+    DT_TRY(dti_json_string_or(&config, "quant_method", "compressed-tensors", &method));
+    if (strcmp(method, "compressed-tensors") != 0)
+        return dti_packed_method_read(&config, method, d);
     DT_TRY(dti_json_string_or(&config, "quantization_status", "compressed", &status));
     if (strcmp(status, "compressed") != 0)
         return dti_json_refuse(&config, DT_ERR_UNSUPPORTED,

@@ -173,7 +173,7 @@ static void unknown_architecture(const char *folder)
 static void quantised(const char *folder)
 {
     copy_config(folder, "\"model_type\"",
-                "\"quantization_config\": {\"quant_method\": \"gptq\"}, \"model_type\"");
+                "\"quantization_config\": {\"quant_method\": \"hqq\"}, \"model_type\"");
     copy_file(folder, "model.safetensors", 0);
 }
 

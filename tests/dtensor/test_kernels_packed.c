@@ -9,13 +9,22 @@
 typedef struct packed_shape {
     int64_t m, k, n, group;
     int bits;
-    bool zeros;
+    bool zeros, floats;
 } packed_shape;
+
+static double float_of(unsigned e4m3)
+{
+    const unsigned m = e4m3 & 127u;
+    const double f = m < 8 ? ldexp(m, -9) : ldexp(8 + m % 8, (int)(m / 8) - 10);
+
+    return e4m3 < 128 ? f : -f;
+}
 
 static double code_of(const kt_case *c, const packed_shape *s, int64_t o, int64_t i)
 {
     const uint8_t *row = (const uint8_t *)c->in[1].data + o * s->k * s->bits / 8;
 
+    if (s->floats) return float_of(row[i]);
     return s->bits == 8 ? row[i] : row[i / 2] >> (i % 2 * 4) & 15;
 }
 
@@ -23,7 +32,7 @@ static double code_of(const kt_case *c, const packed_shape *s, int64_t o, int64_
  * with codes less their middle, and what zero points are off it. */
 static void expect_packed(kt_case *c, const packed_shape *s)
 {
-    const double middle = s->bits == 8 ? 128.0 : 8.0;
+    const double middle = s->floats ? 0.0 : s->bits == 8 ? 128.0 : 8.0;
 
     kt_expect(c);
     for (int64_t e = 0; e < s->m * s->n; e++) {
@@ -58,6 +67,8 @@ static void fill_packed(kt_case *c, const packed_shape *s, dt_dtype dtype, dt_dt
     c->n_in = s->zeros ? 4 : 3;
     c->in[0] = kt_filled(dtype, 2, (int64_t[]){ s->m, s->k }, KT_UNIFORM, 11);
     c->in[1] = random_bytes(s->n, s->k * s->bits / 8, 256, 12);
+    for (int64_t i = 0; i < s->n * s->k && s->floats; i++) /* NaN is none of the codes */
+        if ((((const uint8_t *)c->in[1].data)[i] & 127) == 127) ((uint8_t *)c->in[1].data)[i] = 5;
     c->in[2] = kt_filled(dtype, 2, (int64_t[]){ s->n, groups }, KT_UNIFORM, 13);
     if (s->zeros) c->in[3] = random_bytes(s->n, groups, 1 << s->bits, 14);
     c->out = (dt_local){ .dtype = out, .n_axes = 2, .shape = { s->m, s->n } };
@@ -67,11 +78,16 @@ static void run_packed(packed_shape s, dt_dtype dtype, dt_dtype out)
 {
     const dti_packed_attr attr = { out, s.bits, s.group };
     char name[96];
-    kt_case c = { .name = name, .kernel = dti_linear_packed_cpu, .attr = &attr };
+    kt_case c = { .name = name,
+                  .kernel = s.floats ? dti_linear_e4m3_cpu : dti_linear_packed_cpu,
+                  .attr = &attr };
 
     (void)snprintf(name, sizeof name, "linear_packed %lldx%lldx%lld of %s, %d bits, %lld%s",
                    (long long)s.m, (long long)s.k, (long long)s.n, dt_dtype_name(dtype), s.bits,
-                   (long long)s.group, s.zeros ? ", zeros" : "");
+                   (long long)s.group,
+                   s.floats  ? ", e4m3"
+                   : s.zeros ? ", zeros"
+                             : "");
     fill_packed(&c, &s, dtype, out);
     expect_packed(&c, &s);
     kt_run(&c);
@@ -87,16 +103,19 @@ DT_TEST(kernels_packed, products_match_float64)
     for (size_t k = 0; k < DT_COUNT(inputs); k++)
         for (size_t m = 0; m < DT_COUNT(rows); m++)
             for (int bits = 4; bits <= 8; bits += 4, turn++) {
-                const packed_shape s = { rows[m],      inputs[k][0], 1 + turn % 9,
-                                         inputs[k][1], bits,         (turn / 2) % 2 };
+                packed_shape s = { rows[m], inputs[k][0],   1 + turn % 9, inputs[k][1],
+                                   bits,    (turn / 2) % 2, false };
                 run_packed(s, kt_floats[turn % 3], turn % 4 == 3 ? DT_F32 : kt_floats[turn % 3]);
+                s.zeros = false;
+                s.floats = true;
+                if (bits == 8) run_packed(s, kt_floats[turn / 2 % 3], kt_floats[turn / 2 % 3]);
             }
 }
 
 DT_TEST(kernels_packed, more_outputs_and_rows_than_one_block)
 {
-    run_packed((packed_shape){ 70, 1024, 135, 128, 4, false }, DT_BF16, DT_BF16);
-    run_packed((packed_shape){ 29, 1024, 70, 32, 8, true }, DT_F32, DT_F32);
+    run_packed((packed_shape){ 70, 1024, 135, 128, 4, false, false }, DT_BF16, DT_BF16);
+    run_packed((packed_shape){ 29, 1024, 70, 32, 8, true, false }, DT_F32, DT_F32);
 }
 
 /* One row, and the same row among others. */
@@ -136,7 +155,7 @@ DT_TEST(kernels_packed, a_row_has_the_same_bits_alone_and_among_others)
         for (int t = 0; t < 2; t++)
             for (int bits = 4; bits <= 8; bits += 4)
                 for (int64_t m = 2; m <= 23; m += 7) {
-                    const packed_shape s = { m, 336, 11, 16, bits, m % 2 == 0 };
+                    const packed_shape s = { m, 336, 11, 16, bits, m % 2 == 0, false };
                     compare_alone(&s, kt_floats[t], (dti_isa)isa);
                 }
 }

@@ -85,8 +85,8 @@ static const arch_case archs[] = {
       "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1], \"long_factor\": [1]}}",
       "of 4 numbers, one per two of the 8 columns" },
     { &dti_arch_llama, "{\"quantization_config\": {}}", "quantised checkpoints are not" },
-    { &dti_arch_llama, "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4}}",
-      "quantised checkpoints (here by \"gptq\") are not" },
+    { &dti_arch_llama, "{\"quantization_config\": {\"quant_method\": \"hqq\", \"bits\": 4}}",
+      "quantised checkpoints (here by \"hqq\") are not" },
     { &dti_arch_phi3, "{\"quantization_config\": {\"quant_method\": 4}}", "quantised" },
     { &dti_arch_llama, "{\"hidden_act\": \"prelu\"}", "hidden_act" },
 };

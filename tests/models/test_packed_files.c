@@ -28,10 +28,18 @@ typedef struct fixture {
 
 /* bf16: the reference rounds weights that it unpacks, here they are exact. */
 static const fixture fixtures[] = {
-    { "llama_int4", 1e-5, 14, "", "" },         { "llama_int4_zeros", 1e-5, 7, "", "" },
-    { "llama_int8_channel", 0.02, 14, "", "" }, { "llama_w8a8", 1e-5, 10, "", "" },
+    { "llama_int4", 1e-5, 14, "", "" },
+    { "llama_int4_zeros", 1e-5, 7, "", "" },
+    { "llama_int8_channel", 0.02, 14, "", "" },
+    { "llama_w8a8", 1e-5, 10, "", "" },
     { "phi3_int4_zeros", 1e-5, 9, "", "" },
+    { "llama_gptq", 1e-5, 14, "", "" },
+    { "llama_awq", 1e-5, 11, "", "" },
+    { "llama_fp8_tensor", 1e-5, 14, "", "" }, /* from here on: not saved */
+    { "llama_fp8_channel", 1e-5, 14, "", "" },
+    { "llama_fp8_blocks", 1e-5, 11, "", "" },
 };
+enum { N_SAVED = 7 };
 
 static fixture find(size_t i)
 {
@@ -41,6 +49,14 @@ static fixture find(size_t i)
     (void)snprintf(path, sizeof path, "tests/golden/packed/%s", f.name);
     (void)dt_test_source_path(f.folder, path);
     return f;
+}
+
+static fixture named(const char *name)
+{
+    size_t i = 0;
+
+    while (name != NULL && i < DT_COUNT(fixtures) - 1 && strcmp(fixtures[i].name, name) != 0) i++;
+    return find(i);
 }
 
 /* The prompt of a fixture, and what was made of it. */
@@ -172,7 +188,7 @@ DT_TEST(packed_files, saved_and_loaded_again_they_give_the_same_bits)
 {
     static const char *const meshes[] = { "tp=1", "tp=3", "dp=2,tp=2" };
 
-    for (size_t i = 0; i < DT_COUNT(fixtures); i++)
+    for (size_t i = 0; i < N_SAVED; i++)
         for (size_t m = 0; m < DT_COUNT(meshes); m++) {
             char temporary[DT_TEST_PATH_BYTES];
             fixture f = find(i);
@@ -184,11 +200,12 @@ DT_TEST(packed_files, saved_and_loaded_again_they_give_the_same_bits)
 
 /* --- what is refused -------------------------------------------------------------------------- */
 
-/* config.json of llama_int4 with the first `from` as `to`. */
+/* config.json of a fixture with the first `from` as `to`. */
 typedef struct change {
     const char *from, *to;
     dt_status code;
     const char *words;
+    const char *fixture; /* NULL: llama_int4 */
 } change;
 
 static void copy(const char *from, const char *folder, const char *name, const change *c)
@@ -225,36 +242,53 @@ static void copy(const char *from, const char *folder, const char *name, const c
 DT_TEST(packed_files, what_a_folder_may_not_say_is_refused_by_name)
 {
     static const change changes[] = {
-        { "\"num_bits\": 4", "\"num_bits\": 3", DT_ERR_UNSUPPORTED, "num_bits" },
-        { "\"num_bits\": 4", "\"num_bits\": 8", DT_ERR_FORMAT, "weight_packed" },
-        { "\"num_bits\": 4", "\"num_bits\": \"4\"", DT_ERR_FORMAT, "num_bits" },
-        { "\"type\": \"int\"", "\"type\": \"float\"", DT_ERR_UNSUPPORTED, "weights.type" },
-        { "\"strategy\": \"group\"", "\"strategy\": \"tensor\"", DT_ERR_UNSUPPORTED, "strategy" },
-        { "\"strategy\": \"group\"", "\"strategy\": \"channel\"", DT_ERR_FORMAT, "weight_scale" },
-        { "\"group_size\": 32", "\"group_size\": 64", DT_ERR_FORMAT, "divide the 96 inputs" },
-        { "\"group_size\": 32", "\"group_size\": 16", DT_ERR_FORMAT, "weight_scale" },
-        { "\"group_size\": 32", "\"group_size\": 12", DT_ERR_UNSUPPORTED, "16 divides" },
-        { "\"group_size\": 32", "\"group_size\": null", DT_ERR_FORMAT, "group_size" },
-        { "\"group_size\": 32", "\"group_size\": -32", DT_ERR_FORMAT, "group_size" },
-        { "\"symmetric\": true", "\"symmetric\": false", DT_ERR_FORMAT, "weight_zero_point" },
-        { "\"symmetric\": true", "\"symmetric\": 1", DT_ERR_FORMAT, "symmetric" },
+        { "\"num_bits\": 4", "\"num_bits\": 3", DT_ERR_UNSUPPORTED, "num_bits", NULL },
+        { "\"num_bits\": 4", "\"num_bits\": 8", DT_ERR_FORMAT, "weight_packed", NULL },
+        { "\"num_bits\": 4", "\"num_bits\": \"4\"", DT_ERR_FORMAT, "num_bits", NULL },
+        { "\"type\": \"int\"", "\"type\": \"float\"", DT_ERR_UNSUPPORTED, "weights.type", NULL },
+        { "\"strategy\": \"group\"", "\"strategy\": \"tensor\"", DT_ERR_UNSUPPORTED, "strategy",
+          NULL },
+        { "\"strategy\": \"group\"", "\"strategy\": \"channel\"", DT_ERR_FORMAT, "weight_scale",
+          NULL },
+        { "\"group_size\": 32", "\"group_size\": 64", DT_ERR_FORMAT, "divide the 96 inputs", NULL },
+        { "\"group_size\": 32", "\"group_size\": 16", DT_ERR_FORMAT, "weight_scale", NULL },
+        { "\"group_size\": 32", "\"group_size\": 12", DT_ERR_UNSUPPORTED, "16 divides", NULL },
+        { "\"group_size\": 32", "\"group_size\": null", DT_ERR_FORMAT, "group_size", NULL },
+        { "\"group_size\": 32", "\"group_size\": -32", DT_ERR_FORMAT, "group_size", NULL },
+        { "\"symmetric\": true", "\"symmetric\": false", DT_ERR_FORMAT, "weight_zero_point", NULL },
+        { "\"symmetric\": true", "\"symmetric\": 1", DT_ERR_FORMAT, "symmetric", NULL },
         { "\"symmetric\": true", "\"symmetric\": true, \"actorder\": \"group\"", DT_ERR_UNSUPPORTED,
-          "weight_g_idx" },
-        { "\"pack-quantized\"", "\"nvfp4-pack-quantized\"", DT_ERR_UNSUPPORTED, "format" },
-        { "\"pack-quantized\"", "\"int-quantized\"", DT_ERR_UNSUPPORTED, "num_bits" },
-        { "\"quant_method\": \"compressed-tensors\"", "\"quant_method\": \"awq\"",
-          DT_ERR_UNSUPPORTED, "\"awq\"" },
+          "weight_g_idx", NULL },
+        { "\"pack-quantized\"", "\"nvfp4-pack-quantized\"", DT_ERR_UNSUPPORTED, "format", NULL },
+        { "\"pack-quantized\"", "\"int-quantized\"", DT_ERR_UNSUPPORTED, "num_bits", NULL },
+        { "\"quant_method\": \"compressed-tensors\"", "\"quant_method\": \"hqq\"",
+          DT_ERR_UNSUPPORTED, "\"hqq\"", NULL },
         { "\"quantization_status\": \"compressed\"", "\"quantization_status\": \"frozen\"",
-          DT_ERR_UNSUPPORTED, "compressed" },
-        { "\"lm_head\"", "\"lm_heads\"", DT_ERR_FORMAT, "lm_head.weight_packed" },
-        { "\"lm_head\"", "7", DT_ERR_FORMAT, "ignore" },
-        { "\"Linear\"", "\"re:(\"", DT_ERR_UNSUPPORTED, "targets" },
+          DT_ERR_UNSUPPORTED, "compressed", NULL },
+        { "\"lm_head\"", "\"lm_heads\"", DT_ERR_FORMAT, "lm_head.weight_packed", NULL },
+        { "\"lm_head\"", "7", DT_ERR_FORMAT, "ignore", NULL },
+        { "\"Linear\"", "\"re:(\"", DT_ERR_UNSUPPORTED, "targets", NULL },
         { "\"kv_cache_scheme\"", "\"sparsity_config\": {\"format\": \"24\"}, \"k\"",
-          DT_ERR_UNSUPPORTED, "sparsity_config" },
+          DT_ERR_UNSUPPORTED, "sparsity_config", NULL },
+        { "\"bits\": 4", "\"bits\": 3", DT_ERR_UNSUPPORTED, "bits", "llama_gptq" },
+        { "\"bits\": 4", "\"bits\": 8", DT_ERR_FORMAT, "qweight", "llama_gptq" },
+        { "\"group_size\": 32", "\"group_size\": 16", DT_ERR_FORMAT, "scales", "llama_gptq" },
+        { "\"gptq\",\n", "\"marlin\",\n", DT_ERR_UNSUPPORTED, "checkpoint_format", "llama_gptq" },
+        { "\"sym\"", "\"dynamic\": {\"-:a\": {}}, \"sym\"", DT_ERR_UNSUPPORTED, "dynamic",
+          "llama_gptq" },
+        { "\"gemm\"", "\"gemv\"", DT_ERR_UNSUPPORTED, "version", "llama_awq" },
+        { "\"zero_point\": true", "\"zero_point\": false", DT_ERR_UNSUPPORTED, "zero_point",
+          "llama_awq" },
+        { "\"model.layers.1.mlp\"", "\"model.layers.0.mlp\"", DT_ERR_FORMAT, "mlp.gate_proj",
+          "llama_awq" },
+        { "64\n", "32\n", DT_ERR_FORMAT, "weight_scale_inv", "llama_fp8_blocks" },
+        { "      64\n", "      0\n", DT_ERR_FORMAT, "weight_block_size", "llama_fp8_blocks" },
+        { "\"strategy\": \"tensor\"", "\"strategy\": \"block\"", DT_ERR_FORMAT, "block_structure",
+          "llama_fp8_tensor" },
     };
 
     for (size_t i = 0; i < DT_COUNT(changes); i++) {
-        const fixture f = find(0);
+        const fixture f = named(changes[i].fixture);
         char temporary[DT_TEST_PATH_BYTES];
         dt_model_info info;
         (void)dt_test_temp_dir(temporary);
@@ -266,40 +300,93 @@ DT_TEST(packed_files, what_a_folder_may_not_say_is_refused_by_name)
     }
 }
 
-static dt_status refused(dt_mesh *mesh, const void *folder)
+/* The last bytes of a tensor that are others. */
+typedef struct patch {
+    const char *fixture, *tensor;
+    unsigned char bytes[4];
+    dt_status code;
+    const char *words;
+    char folder[DT_TEST_PATH_BYTES];
+} patch;
+
+static dt_status refused(dt_mesh *mesh, const void *arg)
 {
-    dt_load_options o = DT_LOAD_OPTIONS_INIT;
-    char good[DT_TEST_PATH_BYTES];
+    const patch *p = arg;
     dt_model *model = NULL;
 
-    DT_EXPECT_STATUS(load(mesh, folder, &model), DT_ERR_FORMAT, "down_proj.weight_scale");
-    (void)dt_test_source_path(good, "tests/golden/packed/llama_int4");
-    o.weights = "int8";
-    DT_EXPECT_STATUS(dt_model_load(mesh, good, &o, &model), DT_ERR_ARG, "packed already");
+    DT_EXPECT_STATUS(load(mesh, p->folder, &model), p->code, p->words);
     return DT_OK;
 }
 
-DT_TEST(packed_files, scales_that_are_no_numbers_are_refused)
+static void refuse_patched(const patch *given)
 {
-    static const unsigned char nan_bytes[] = { 0, 0, 0xc0, 0x7f };
-    const fixture f = find(0);
-    char temporary[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 32];
+    const fixture f = named(given->fixture);
+    patch p = *given;
+    char path[DT_TEST_PATH_BYTES + 32];
     dti_ckpt *ckpt = NULL;
     const dti_st_entry *e;
     FILE *file;
 
-    (void)dt_test_temp_dir(temporary);
-    copy(f.folder, temporary, "config.json",
-         &(change){ "\"num_bits\": 4", "\"num_bits\":  4", DT_OK, NULL });
-    copy(f.folder, temporary, "model.safetensors", NULL);
-    DT_ASSERT_OK(dti_ckpt_open(temporary, &ckpt));
-    e = dti_ckpt_find(ckpt, "model.layers.1.mlp.down_proj.weight_scale");
-    (void)snprintf(path, sizeof path, "%s/model.safetensors", temporary);
+    (void)dt_test_temp_dir(p.folder);
+    copy(f.folder, p.folder, "config.json", NULL);
+    copy(f.folder, p.folder, "model.safetensors", NULL);
+    DT_ASSERT_OK(dti_ckpt_open(p.folder, &ckpt));
+    e = dti_ckpt_find(ckpt, p.tensor);
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", p.folder);
     file = fopen(path, "r+b");
     DT_ASSERT(file != NULL && e != NULL);
     DT_ASSERT(fseek(file, (long)e->end - 4, SEEK_SET) == 0);
-    DT_ASSERT(fwrite(nan_bytes, 1, 4, file) == 4 && fclose(file) == 0);
+    DT_ASSERT(fwrite(p.bytes, 1, 4, file) == 4 && fclose(file) == 0);
     dti_ckpt_close(&ckpt);
-    dt_test_on_ranks("tp=1", refused, temporary);
+    dt_test_on_ranks("tp=1", refused, &p);
+    dt_test_remove_dir(p.folder);
+}
+
+DT_TEST(packed_files, values_that_no_weight_has_are_refused)
+{
+    static const patch patches[] = {
+        { "llama_int4",
+          "model.layers.1.mlp.down_proj.weight_scale",
+          { 0, 0, 0xc0, 0x7f },
+          DT_ERR_FORMAT,
+          "down_proj.weight_scale",
+          "" },
+        { "llama_fp8_blocks",
+          "model.layers.0.mlp.down_proj.weight",
+          { 1, 2, 3, 0x7f },
+          DT_ERR_FORMAT,
+          "is no number",
+          "" },
+        { "llama_gptq",
+          "model.layers.0.mlp.up_proj.g_idx",
+          { 0, 0, 0, 0 },
+          DT_ERR_UNSUPPORTED,
+          "desc_act",
+          "" },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(patches); i++) refuse_patched(&patches[i]);
+}
+
+static dt_status not_done(dt_mesh *mesh, const void *arg)
+{
+    const fixture int4 = named("llama_int4"), fp8 = named("llama_fp8_blocks");
+    dt_load_options o = DT_LOAD_OPTIONS_INIT;
+    dt_model *model = NULL;
+
+    o.weights = "int8";
+    DT_EXPECT_STATUS(dt_model_load(mesh, int4.folder, &o, &model), DT_ERR_ARG, "packed already");
+    DT_TRY(load(mesh, fp8.folder, &model));
+    DT_EXPECT_STATUS(dt_model_save(model, arg, NULL), DT_ERR_UNSUPPORTED, "8-bit floats");
+    dt_model_release(&model);
+    return DT_OK;
+}
+
+DT_TEST(packed_files, what_is_not_done_is_said)
+{
+    char temporary[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_temp_dir(temporary);
+    dt_test_on_ranks("tp=1", not_done, temporary);
     dt_test_remove_dir(temporary);
 }

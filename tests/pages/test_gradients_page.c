@@ -16,7 +16,7 @@ static const char *const no_backward[] = {
     "attention", "attention_bias", "attention_sinks", "attention_bias_sinks", "attention_stats",
     "cross_entropy_sums", "kv_write", "rope_table", "accumulate",
     /* weights of few bits, which nobody trains */
-    "linear_packed", "linear_packed_zeros"
+    "linear_packed", "linear_packed_zeros", "linear_e4m3"
 };
 
 static bool is_listed(const char *name)

@@ -26,6 +26,8 @@ const row_case row_cases[] = {
       .attr = { (uint64_t)4 << 32 | DT_F32, 16 }, .positive = true, .accepted = 5 },
     { .op = &dti_op_linear_packed_zeros, .shape = { { 2, 3, 64 }, { 5, 64 }, { 5, 2 }, { 5, 2 } },
       .attr = { (uint64_t)8 << 32 | DT_F32, 32 }, .positive = true, .accepted = 5 },
+    { .op = &dti_op_linear_e4m3, .shape = { { 2, 3, 64 }, { 5, 64 }, { 5, 4 } },
+      .attr = { (uint64_t)8 << 32 | DT_F32, 16 }, .positive = true, .accepted = 5 },
     { .op = &dti_op_add_bias,    .shape = { { 2, 3, 5 }, { 5 } }, .attr = { DT_F32 },  .accepted = 6 },
     { .op = &dti_op_rms_norm,    .shape = { { 2, 3, 5 }, { 5 } }, .attr = { 0x3727c5ac }, .accepted = 3 },
     { .op = &dti_op_rms_norm_1p, .shape = { { 2, 3, 5 }, { 5 } }, .attr = { 0x3727c5ac }, .accepted = 3 },

@@ -69,9 +69,13 @@ dt_status dti_save_packed(dti_saver *s, const dt_layer *layer, int param)
 
     DT_CHECK(!dt_layer_spec_of(layer)->reversed, DT_ERR_UNSUPPORTED,
              "%s: its files have inputs before outputs, which packed weights have not", info.layer);
+    DT_CHECK(!info.packing.floats, DT_ERR_UNSUPPORTED,
+             "%s: weights of 8-bit floats cannot be saved; copy the folder that has them",
+             info.layer);
     (void)dti_param_tensor_name(&info, name, sizeof name);
     if (info.packed == DT_PACKED_SCALES)
-        return dti_save_add(s, name, s->keep_dtype ? dt_tensor_dtype(x) : s->dtype,
+        return dti_save_add(s, name,
+                            s->keep_dtype || info.packing.wide ? dt_tensor_dtype(x) : s->dtype,
                             &(dti_saved){ .x = x });
     if (info.packed == DT_PACKED_ZEROS) {
         DT_TRY(pack_zeros(x, info.packing.bits, &x));

@@ -66,6 +66,7 @@ dt_status dti_add_bias_cpu(const dt_kargs *a);
  * in f32, one rounding. Any extent may be 0 (I == 0 gives zeros, plus bias). */
 dt_status dti_linear_cpu(const dt_kargs *a);
 dt_status dti_linear_packed_cpu(const dt_kargs *a);
+dt_status dti_linear_e4m3_cpu(const dt_kargs *a);
 
 /* Gradients of linear and add_bias (linear_backward.c): dy [..., O] F, w [O, I] F -> dx [..., I], F
  * or f32, rounded once; dy [..., O] F, x [..., I] F -> dw [O, I] f32; dy [..., O] F -> db [O] f32,

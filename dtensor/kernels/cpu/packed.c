@@ -17,6 +17,7 @@ typedef struct packed_job {
     const dt_local *scales, *zeros; /* zeros may be NULL */
     int64_t group, groups;
     int bits;
+    bool floats;
     char *packed; /* [M] rows of x */
     int64_t stride, block_rows;
     char *work; /* each worker's */
@@ -88,7 +89,8 @@ static void multiply(const packed_job *j, int64_t m, int64_t n_rows, int64_t beg
                                             .n_in = j->l.n_in,
                                             .group = j->group,
                                             .y_stride = OUTPUTS,
-                                            .bits = j->bits },
+                                            .bits = j->bits,
+                                            .floats = j->floats },
                         (int)some);
         }
         dti_linear_store(&j->l, sums, OUTPUTS, m, n_rows, first, n);
@@ -112,7 +114,7 @@ static int64_t lines(int64_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-dt_status dti_linear_packed_cpu(const dt_kargs *a)
+static dt_status run(const dt_kargs *a, const char *op, bool floats)
 {
     const dti_packed_attr *attr = a->attr;
     packed_job j = { .ops = ops_of(a->cpu->isa, a->in[0].dtype),
@@ -126,15 +128,16 @@ dt_status dti_linear_packed_cpu(const dt_kargs *a)
                      .scales = &a->in[2],
                      .zeros = a->n_in > 3 ? &a->in[3] : NULL,
                      .group = attr->group,
-                     .bits = (int)attr->bits };
+                     .bits = (int)attr->bits,
+                     .floats = floats };
     const int64_t n_workers = dt_kernel_workers(a);
     const dti_row_ops *y_rows;
     int64_t room, packed;
     void *scratch;
 
-    DT_TRY(dti_cpu_rows(a->cpu, "linear_packed", j.l.x, &j.x_rows));
-    DT_TRY(dti_cpu_rows(a->cpu, "linear_packed", j.scales, &j.scale_rows));
-    DT_TRY(dti_cpu_rows(a->cpu, "linear_packed", j.l.y, &y_rows));
+    DT_TRY(dti_cpu_rows(a->cpu, op, j.l.x, &j.x_rows));
+    DT_TRY(dti_cpu_rows(a->cpu, op, j.scales, &j.scale_rows));
+    DT_TRY(dti_cpu_rows(a->cpu, op, j.l.y, &y_rows));
     if (j.l.n_rows == 0 || j.l.n_out == 0) return DT_OK;
     j.groups = j.l.n_in / j.group;
     j.stride = j.ops->stride(j.l.n_in, j.bits);
@@ -149,4 +152,14 @@ dt_status dti_linear_packed_cpu(const dt_kargs *a)
     dti_cpu_run(a->cpu, j.l.n_rows > 1 ? dti_bytes(j.l.x) : 0, pack_share, &j);
     dti_cpu_run_stream(a->cpu, dti_bytes(j.l.w), share, &j);
     return DT_OK;
+}
+
+dt_status dti_linear_packed_cpu(const dt_kargs *a)
+{
+    return run(a, "linear_packed", false);
+}
+
+dt_status dti_linear_e4m3_cpu(const dt_kargs *a)
+{
+    return run(a, "linear_e4m3", true);
 }

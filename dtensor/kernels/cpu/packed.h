@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Products with weights of few bits: y[m, o] = sum_i x[m, i] s[o, i / G] (q[o, i] - z[o, i / G]),
- * i / G rounded down. Codes q of 4 or 8 bits lie in the order of inputs, the lowest bits first.
+ * i / G rounded down. Codes q of 4 or 8 bits lie in the order of inputs, the lowest bits first;
+ * those of 8 may be floats, e4m3, which have no z.
  *
  * One order of sums for every number of rows: a chunk is a vector of codes, word l of it holds
  * 32 / bits neighbouring inputs, all of one group. Lane l of an output's sum gets chunk after chunk
@@ -23,6 +24,7 @@ typedef struct dti_packed_args {
     int64_t n_rows, n_in, group;
     int64_t y_stride;
     int bits;
+    bool floats; /* codes are e4m3 */
 } dti_packed_args;
 
 typedef struct dti_packed_ops {

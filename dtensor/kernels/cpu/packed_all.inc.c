@@ -63,14 +63,27 @@ static inline vi load_words(const uint8_t *p, int64_t left)
     return v;
 }
 
+/* Code k of each word: a whole number, or a float of 8 bits, whose exponent is brought to that of
+ * f32 by a product, which subnormals need as well. */
+static inline __attribute__((always_inline)) vf value(vi w, const int k, const int bits,
+                                                      const bool floats)
+{
+    const vu top = (vu)w << (32 - bits * (k + 1));
+
+    if (floats) return (vf)((top & 0x80000000u) | (top >> 4 & 0x07f00000u)) * 0x1p120f;
+    return __builtin_convertvector((vi)top >> (32 - bits), vf);
+}
+
 static inline __attribute__((always_inline)) void block(const dti_packed_args *a, int64_t m,
                                                         int64_t o, const int R, const int O,
-                                                        const int bits, const bool shifted)
+                                                        const int bits, const bool shifted,
+                                                        const bool floats)
 {
     const int K = 32 / bits;
     const int64_t chunk = VW * K, bytes = a->n_in * bits / 8, groups = a->n_in / a->group;
-    const vi flip =
-        (vi)((vu){ 0 } + (bits == 4 ? 0x88888888u : 0x80808080u)); /* two's complement */
+    const uint32_t middle = bits == 4 ? 0x88888888u : 0x80808080u;
+    const vi flip = (vi)((vu){ 0 } + (floats ? 0 : middle));
+    /* two's complement */ /* two's complement */
     vi lane, of;
     vf sum[R_MAX][DTI_PACKED_OUTPUTS];
 
@@ -90,8 +103,7 @@ static inline __attribute__((always_inline)) void block(const dti_packed_args *a
         }
         for (int k = 0; k < K; k++)
             for (int j = 0; j < O; j++) {
-                const vf q = __builtin_convertvector(
-                    (vi)((vu)w[j] << (32 - bits * (k + 1))) >> (32 - bits), vf);
+                const vf q = value(w[j], k, bits, floats);
                 for (int r = 0; r < R; r++) {
                     const vf u =
                         vf_load((const float *)((const char *)(x + k * VW) + r * a->x_stride));
