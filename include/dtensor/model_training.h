@@ -23,7 +23,8 @@ typedef struct dt_loss_options {
     size_t size; /* sizeof(dt_loss_options) */
     dt_recomputed recompute;
     int64_t chunk;  /* tokens of each sequence whose logits exist at a time; 0: all. Fewer hold less
-                     * memory: the head runs again on the way back */
+                     * memory: the head runs again on the way back. Where n ranks cut the tokens, a
+                     * chunk is as many of each rank's: a multiple of n, n at least */
     double n_valid; /* what the sum is divided by: targets of the whole step that count; 0: those of
                      * this call */
     const int32_t *starts; /* [batch, tokens] as given to dt_model_ids(), of sequences that are made

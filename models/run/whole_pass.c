@@ -173,35 +173,89 @@ static double count_valid(dt_tape *t, dt_tensor *targets)
     return dt_runtime_is_dry(dt_tape_runtime(t)) ? 1.0 : (double)value;
 }
 
+/* --- chunks ----------------------------------------------------------------------------------- */
+
+static bool cuts(const dt_tensor *x, int dim, int axis)
+{
+    const dt_placement p = dt_layout_placement(dt_tensor_layout(x), dim);
+
+    return p.kind == DT_PLACE_SHARD && p.axis == axis &&
+           dt_mesh_dim_size(dt_tensor_mesh(x), dim) > 1;
+}
+
+/* Into how many parts of one length mesh dim *dim cuts the tokens of x [batch, tokens, ...]; 1: no
+ * dim does, or not evenly. */
+static int64_t count_parts(const dt_tensor *x, int *dim)
+{
+    int n = 0;
+
+    for (int m = 0; m < dt_layout_n_dims(dt_tensor_layout(x)); m++)
+        if (cuts(x, m, 1)) {
+            *dim = m;
+            n++;
+        }
+    if (n != 1 || dt_tensor_extent(x, 1) % dt_mesh_dim_size(dt_tensor_mesh(x), *dim) != 0) return 1;
+    return dt_mesh_dim_size(dt_tensor_mesh(x), *dim);
+}
+
+/* x [batch, tokens, ...] as [batch, parts, tokens of each, ...], and back. NULL of NULL. */
+static dt_tensor *fold(dt_tape *t, dt_tensor *x, int64_t parts)
+{
+    int64_t shape[4] = { 0 };
+
+    if (x == NULL) return NULL;
+    for (int a = 1; a < dt_tensor_n_axes(x); a++) shape[a + 1] = dt_tensor_extent(x, a);
+    shape[0] = dt_tensor_extent(x, 0);
+    shape[1] = parts;
+    shape[2] /= parts;
+    return dt_reshape(t, x, dt_tensor_n_axes(x) + 1, shape);
+}
+
+static dt_tensor *unfold(dt_tape *t, dt_tensor *x)
+{
+    int64_t shape[3] = { 0 };
+
+    if (x == NULL) return NULL;
+    for (int a = 2; a < dt_tensor_n_axes(x); a++) shape[a - 1] = dt_tensor_extent(x, a);
+    shape[0] = dt_tensor_extent(x, 0);
+    shape[1] *= dt_tensor_extent(x, 1);
+    return dt_reshape(t, x, dt_tensor_n_axes(x) - 1, shape);
+}
+
+/* Tokens begin .. begin + count - 1 of each part of x. Of whole parts every rank has its own, and
+ * nothing travels; of tokens that are cut otherwise each gets its share. */
+static dt_tensor *take_tokens(dt_tape *t, dt_tensor *x, int64_t begin, int64_t count)
+{
+    dt_tensor *y = unfold(t, dt_slice(t, x, 2, begin, count));
+
+    for (int m = 0; y != NULL && m < dt_layout_n_dims(dt_tensor_layout(x)); m++)
+        if (cuts(x, m, 2)) y = dt_move_dim(t, y, m, DT_SHARD(1));
+    return y;
+}
+
 /* Chunk after chunk of the tokens, of which the head is run again on the way back. */
 static dt_tensor *chunked(dt_tape *t, dt_model *m, dt_tensor *x, dt_tensor *targets, int64_t chunk,
                           double n_valid)
 {
     const head_call call = { m, n_valid > 0.0 ? n_valid : count_valid(t, targets) };
-    const int64_t tokens = dt_tensor_extent(x, 1);
+    int dim = 0;
+    const int64_t parts = count_parts(x, &dim), tokens = dt_tensor_extent(x, 1) / parts;
+    const int64_t rows = dti_max(chunk / parts, 1);
     dt_tensor *sum = NULL;
 
-    for (int64_t begin = 0; begin < tokens && dt_tape_status(t) == DT_OK; begin += chunk) {
-        const int64_t count = tokens - begin < chunk ? tokens - begin : chunk;
-        dt_tensor *part[2], *loss;
-        part[0] = dt_slice(t, x, 1, begin, count);
-        part[1] = dt_slice(t, targets, 1, begin, count);
+    if (parts > 1) x = dt_move_dim(t, x, dim, DT_SHARD_UNITS(1, tokens));
+    x = fold(t, x, parts);
+    targets = fold(t, targets, parts);
+    for (int64_t begin = 0; begin < tokens && dt_tape_status(t) == DT_OK; begin += rows) {
+        const int64_t count = dti_min(tokens - begin, rows);
+        dt_tensor *part[2] = { take_tokens(t, x, begin, count),
+                               take_tokens(t, targets, begin, count) };
+        dt_tensor *loss;
         if (part[0] == NULL || part[1] == NULL) return NULL;
         loss = dt_recompute(t, call_head, &call, sizeof call, 2, part);
         sum = sum == NULL ? loss : dt_add(t, sum, loss);
     }
     return sum;
-}
-
-/* Tokens of x are cut over a mesh dim: chunks of them would lie on few ranks. */
-static bool tokens_are_cut(const dt_tensor *x)
-{
-    const dt_layout *l = dt_tensor_layout(x);
-
-    for (int m = 0; m < dt_layout_n_dims(l); m++)
-        if (dt_layout_placement(l, m).kind == DT_PLACE_SHARD && dt_layout_placement(l, m).axis == 1)
-            return true;
-    return false;
 }
 
 dt_tensor *dt_model_loss(dt_tape *t, dt_model *m, dt_tensor *ids, dt_tensor *targets,
@@ -220,7 +274,7 @@ dt_tensor *dt_model_loss(dt_tape *t, dt_model *m, dt_tensor *ids, dt_tensor *tar
     call = (head_call){ m, o->n_valid };
     dt_scope_begin(t, m->arch->model_type);
     x = hidden(t, m, ids, o, length);
-    if (x != NULL && o->chunk > 0 && o->chunk < dt_tensor_extent(x, 1) && !tokens_are_cut(x))
+    if (x != NULL && o->chunk > 0 && o->chunk < dt_tensor_extent(x, 1))
         loss = chunked(t, m, x, targets, o->chunk, o->n_valid);
     else if (x != NULL)
         loss = call_head(t, &call, 2, (dt_tensor *[]){ x, targets });

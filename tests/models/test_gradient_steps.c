@@ -255,7 +255,7 @@ static void predict_all(bool sequence_parallel, dt_recomputed recompute)
                                                               dt_golden_fixtures[f]),
                                 .sequence_parallel = sequence_parallel,
                                 .recompute = recompute,
-                                .chunk = sequence_parallel ? 0 : 4 };
+                                .chunk = 4 };
             dt_test_on_ranks(meshes[m], predict, &p);
         }
 }
@@ -270,6 +270,93 @@ DT_TEST(gradient_steps, with_tokens_cut_and_less_kept_are_predicted_too)
     dt_test_long();
     predict_all(true, DT_RECOMPUTED_CHEAP);
     predict_all(false, DT_RECOMPUTED_BLOCKS);
+}
+
+/* Tokens that are cut evenly (9 by 3), and not, and fewer in a chunk than ranks. */
+DT_TEST(gradient_steps, with_tokens_cut_and_chunks_are_what_the_dry_run_says)
+{
+    static const char *const some[] = { "llama/uneven", "gpt_neo/base", "qwen3_moe/base" };
+    static const char *const meshes[] = { "tp=3", "tp=2", "dp=2,tp=3" };
+
+    for (size_t f = 0; f < DT_COUNT(some); f++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+            char folder[DT_TEST_PATH_BYTES];
+            predicted p = { .mesh = meshes[m] };
+            p.step = (step_of){ .folder = dt_test_source_path(folder, "tests/golden/%s", some[f]),
+                                .sequence_parallel = true,
+                                .recompute = (dt_recomputed)f,
+                                .chunk = m == 0 ? 2 : 6 };
+            dt_test_on_ranks(p.mesh, predict, &p);
+        }
+}
+
+/* A head in chunks of tokens that every rank has an equal part of sends what a whole one does; on
+ * the way back once more, as it runs again. */
+static dt_status chunks_send_the_same(dt_mesh *mesh, const void *arg)
+{
+    const step_of *whole = arg;
+    step_of few = *whole;
+    counted a, b;
+
+    few.chunk = 3;
+    DT_TRY(run_step(mesh, whole, &a));
+    DT_TRY(run_step(mesh, &few, &b));
+    DT_EXPECT_EQ_INT(b.forward[DT_COMM_ALL_GATHER].calls, a.forward[DT_COMM_ALL_GATHER].calls + 2);
+    DT_EXPECT_EQ_INT(b.forward[DT_COMM_ALL_GATHER].bytes, a.forward[DT_COMM_ALL_GATHER].bytes);
+    DT_EXPECT_EQ_INT(b.forward[DT_COMM_REDUCE_SCATTER].bytes,
+                     a.forward[DT_COMM_REDUCE_SCATTER].bytes);
+    DT_EXPECT_EQ_INT(b.backward[DT_COMM_REDUCE_SCATTER].bytes,
+                     a.backward[DT_COMM_REDUCE_SCATTER].bytes);
+    DT_EXPECT_EQ_INT(b.forward[DT_COMM_ALL_TO_ALL].bytes + b.backward[DT_COMM_ALL_TO_ALL].bytes, 0);
+    DT_EXPECT(b.kept < a.kept, "kept %lld, %lld", (long long)b.kept, (long long)a.kept);
+    return DT_OK;
+}
+
+DT_TEST(gradient_steps, of_cut_tokens_send_nothing_more_for_chunks)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    const step_of s = { .folder = dt_test_source_path(folder, "tests/golden/llama/uneven"),
+                        .sequence_parallel = true,
+                        .recompute = DT_RECOMPUTED_BLOCKS,
+                        .n_valid = ROWS * TOKENS };
+
+    dt_test_on_ranks("tp=3", chunks_send_the_same, &s);
+}
+
+/* Of a vocabulary of 128256 on eight ranks: of the logits and their gradient one chunk is left. */
+DT_TEST(gradient_steps, of_cut_tokens_hold_one_chunk_of_logits)
+{
+    static const char config[] =
+        "{\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": 64,"
+        " \"num_attention_heads\": 8, \"num_hidden_layers\": 1, \"vocab_size\": 128256,"
+        " \"max_position_embeddings\": 4096, \"torch_dtype\": \"bfloat16\"}";
+    enum { LENGTH = 4096, CHUNK = 256 };
+    const int64_t token = 128256 / 8 * 2;     /* bytes of its logits */
+    const int64_t head = 128256 / 8 * 64 * 4; /* of a gradient: chunks add up to another one */
+    dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    dt_loss_options loss = DT_LOSS_OPTIONS_INIT;
+    dt_step_options step = DT_STEP_OPTIONS_INIT;
+    char folder[DT_TEST_PATH_BYTES];
+    int64_t peak[2][2];
+
+    dt_test_write_file(dt_test_temp_dir(folder), "config.json", config, sizeof config - 1);
+    o.mesh = "tp=8";
+    o.batch = 1;
+    o.sequence = LENGTH;
+    o.load = &load;
+    step.loss = &loss;
+    for (int cut = 0; cut < 2; cut++)
+        for (int few = 0; few < 2; few++) {
+            dt_training_cost cost;
+            load.sequence_parallel = cut != 0;
+            loss.chunk = few != 0 ? CHUNK : 0;
+            DT_ASSERT_OK(dt_predict_training(NULL, folder, &o, &step, 0, &cost));
+            peak[cut][few] = cost.peak_bytes;
+        }
+    DT_ASSERT(peak[1][0] - peak[1][1] >= 2 * (LENGTH - CHUNK) * token - head);
+    DT_ASSERT(peak[1][1] <= peak[0][1]);
+    dt_test_remove_dir(folder);
 }
 
 DT_TEST(gradient_steps, of_documents_are_what_the_dry_run_says)

@@ -30,6 +30,15 @@ DT_TEST(golden_gradients, with_tokens_cut_between_blocks_match_too)
               &(dt_gradient_scene){ .dtype = DT_F32, .factor = 1.0, .sequence_parallel = true });
 }
 
+/* 9 and 33 tokens: three ranks cut them evenly, two do not. */
+DT_TEST(golden_gradients, with_tokens_cut_and_the_head_in_chunks_match_too)
+{
+    static const char *const meshes[] = { "tp=2", "tp=3", "dp=2,tp=3", NULL };
+
+    check_all(meshes, &(dt_gradient_scene){
+                          .dtype = DT_F32, .factor = 1.0, .sequence_parallel = true, .chunk = 6 });
+}
+
 DT_TEST(golden_gradients, with_blocks_run_again_and_the_head_in_chunks_match_too)
 {
     static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", NULL };

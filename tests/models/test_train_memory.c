@@ -91,6 +91,7 @@ DT_TEST(train_memory, a_warm_step_takes_nothing)
         { .dtype = DT_BF16, .thrifty = true, .sequence_parallel = true },
         { .dtype = DT_F32, .recompute = DT_RECOMPUTED_BLOCKS },
         { .dtype = DT_BF16, .recompute = DT_RECOMPUTED_BLOCKS, .chunk = 4 },
+        { .dtype = DT_BF16, .sequence_parallel = true, .chunk = 4 },
     };
 
     for (size_t m = 0; m < DT_COUNT(meshes); m++)
