@@ -243,3 +243,54 @@ DT_TEST(cuda_attention_backward, sinks_are_those_of_the_cpu)
             cr_run(&c, &d);
         }
 }
+
+/* Forward and backward; the last segment of the second row, which no query sees. */
+DT_TEST(cuda_attention_backward, segments_that_fall_are_told_when_the_host_waits)
+{
+    static const attention_shape shape = { 2, 3, 1, 1, 9, 8, 0, 0, 1, 1, 0, 2, IN_TURN, 0 };
+    static const extras documents = { .segments = true };
+    const dti_attention_train_attr attr = attr_of(&shape, &documents);
+    dt_local host[KT_MAX_IN], in[KT_MAX_IN], out[3];
+    dt_kargs args = { .in = in, .out = out, .attr = &attr };
+    CR_DEVICE d = cr_open();
+
+    for (int back = 0; back < 2; back++)
+        for (int falls = 0; falls < 2; falls++) {
+            int32_t *segments;
+            if (back != 0) {
+                make_operands(&shape, DT_F32, host + 1);
+                host[5] = host[1 + POSITIONS];
+                host[0] = kt_filled(DT_F32, 4, host[1 + Q].shape, KT_UNIFORM, 26);
+                host[4] = make_stats(&shape, &documents, DT_F32);
+                host[6] = make_segments(&shape);
+                args.n_in = 7;
+                args.n_out = 3;
+            } else {
+                args.n_in = make_forward(&shape, &documents, DT_F32, host);
+                args.n_out = 2;
+            }
+            segments = host[args.n_in - 1].data;
+            segments[17] = falls != 0 ? segments[16] - 1 : segments[16];
+            for (int i = 0; i < args.n_in; i++) {
+                in[i] = host[i];
+                in[i].data = cr_up(&d, &host[i], 0);
+            }
+            for (int r = 0; r < args.n_out; r++) {
+                out[r] = back != 0 ? host[1 + r] : host[Q];
+                if (back == 0 && r == 1) out[r].n_axes = 3;
+                out[r].dtype = DT_F32;
+                out[r].data = NULL;
+                out[r].data = cr_up(&d, &out[r], 0);
+            }
+            DT_ASSERT_CUDA(d.m, dt_test_cuda_row(d.m, back != 0 ? "attention_backward"
+                                                                : "attention_lse")(d.c, &args));
+            if (falls != 0)
+                DT_ASSERT_CUDA_FAILS(d.m, d.m->sync(d.c), "documents lie one after the other");
+            DT_ASSERT_CUDA(d.m, d.m->sync(d.c)); /* it is told once */
+            for (int i = 0; i < args.n_in; i++) {
+                cr_release(&d, &host[i], in[i].data, 0);
+                kt_release(&host[i]);
+            }
+            for (int r = 0; r < args.n_out; r++) cr_release(&d, &out[r], out[r].data, 0);
+        }
+}

@@ -60,6 +60,10 @@ static int tell_fault(dti_cuda *c)
         return dti_cuda_fail("target %lld is neither ignored nor in the vocabulary, which has %lld "
                              "entries",
                              found.value, found.limit);
+    case DTI_CUDA_FALLING_SEGMENT:
+        return dti_cuda_fail("attention: segment %lld is followed by %lld: documents lie one after "
+                             "the other, their numbers do not fall",
+                             found.value, found.limit);
     case DTI_CUDA_LATE_RANK:
         return dti_cuda_fail("kernel %lld of those that wait for other ranks has waited %lld ms "
                              "for rank %lld, which did not come",

@@ -26,13 +26,17 @@ __device__ inline int segment_begin(const int32_t *segments, int begin, int end,
     return begin;
 }
 
-/* Those of a position, and of its segment. */
+/* Those of a position, and of its segment. There is a thread for each of the segments, too, which
+ * are contents of a tensor, so that no rule saw whether they fall. */
 __global__ void __launch_bounds__(THREADS)
     see(const dti_attention_call a, const int32_t *segments, dti_key_range *to)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     dti_key_range seen = { 0, -1 };
 
+    if (segments != NULL && i < a.batch * a.n_keys && i % a.n_keys > 0 &&
+        segments[i - 1] > segments[i])
+        dti_report(a.fault, DTI_CUDA_FALLING_SEGMENT, segments[i - 1], segments[i]);
     if (i >= a.batch * a.n_tokens) return;
     const int position = a.positions[i], n_keys = (int)a.n_keys;
     if (position < 0 || position >= n_keys) {
@@ -122,7 +126,8 @@ extern "C" int dti_attention_train(dti_cuda *c, const dt_kargs *args, const int3
 {
     const dti_attention_train_attr *attr =
         static_cast<const dti_attention_train_attr *>(args->attr);
-    const int64_t n = a->batch * a->n_tokens;
+    const int64_t n = a->batch * a->n_tokens, n_keys = segments != NULL ? a->batch * a->n_keys : 0;
+    const int64_t n_threads = n_keys > n ? n_keys : n;
     void *seen;
 
     a->has_extras = true;
@@ -132,8 +137,8 @@ extern "C" int dti_attention_train(dti_cuda *c, const dt_kargs *args, const int3
     a->kept = a->dropout < 1.0f ? (float)(1.0 / (1.0 - attr->dropout)) : 0.0f;
     if (dti_cuda_scratch(c, (size_t)n * sizeof(dti_key_range), &seen) != 0) return -1;
     a->seen = static_cast<dti_key_range *>(seen);
-    return DTI_LAUNCH(c, see, dim3((unsigned)((n + THREADS - 1) / THREADS)), dim3(THREADS), 0, *a,
-                      segments, static_cast<dti_key_range *>(seen));
+    return DTI_LAUNCH(c, see, dim3((unsigned)((n_threads + THREADS - 1) / THREADS)), dim3(THREADS),
+                      0, *a, segments, static_cast<dti_key_range *>(seen));
 }
 
 extern "C" int dti_attention_stats_cuda(dti_cuda *c, const dt_kargs *a)
