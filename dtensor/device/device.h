@@ -95,10 +95,11 @@ struct dti_device {
     bool dry;                /* memory is counted, not taken; kernels do not run */
     dti_allocator allocator; /* of memory: the device's; take NULL: the host's */
     dti_memory *memory;
-    dti_cpu *cpu;                   /* kernels of the host */
-    struct dti_cuda_device *cuda;   /* NULL on the CPU */
-    struct dti_fusion *fusion;      /* calls that are held back; NULL: none ever is */
-    bool ended;                     /* the run has: there is no memory and no stream any more */
+    dti_cpu *cpu;                 /* kernels of the host */
+    struct dti_cuda_device *cuda; /* NULL on the CPU */
+    struct dti_fusion *fusion;    /* calls that are held back; NULL: none ever is */
+    int64_t n_on_host;            /* operators so far that ran on copies, having no kernel there */
+    bool ended;                   /* the run has: there is no memory and no stream any more */
     struct dt_tensor *free_tensors; /* headers to reuse */
     struct dt_tensor *tensors;      /* all headers */
     struct dti_move_cache *moves;   /* plans to reuse */

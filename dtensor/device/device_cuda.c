@@ -277,6 +277,7 @@ static dt_status run_on_host(dti_device *d, const dt_op *op, const dt_kargs *arg
     dti_arena arena = DTI_ARENA_INIT;
     const dt_status st = run_on_copies(d, op, args, &arena);
 
+    d->n_on_host++;
     dti_arena_free(&arena);
     return st == DT_OK ? st : dti_error_frame(st, __func__, __FILE__, __LINE__);
 }

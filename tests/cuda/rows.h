@@ -43,6 +43,7 @@ typedef struct cr_case {
     int in_place; /* out is this operand: 1 the first, 2 the second; 0 none of them */
     double ulps;  /* how far results may lie apart, in units of the last place of the output */
     double slack; /* or by how much, in absolute terms */
+    const double *slacks; /* and by how much more each element; NULL: by nothing */
 } cr_case;
 
 static const int64_t cr_skews[] = { 0, 1 };
@@ -169,7 +170,7 @@ static inline void cr_compare(const cr_case *c, const unsigned char *got, const 
         w = (double)dti_load_f32(want, t, i);
         if (isnan(g) && isnan(w)) continue;
         if (!isnan(g) && !isnan(w) &&
-            (fabs(g - w) <= c->slack ||
+            (fabs(g - w) <= c->slack + (c->slacks != NULL ? c->slacks[i] : 0.0) ||
              llabs(cr_order(got, t, i) - cr_order(want, t, i)) <= (int64_t)c->ulps))
             continue;
         dt_test_fail(__FILE__, __LINE__,

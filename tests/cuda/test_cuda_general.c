@@ -79,7 +79,8 @@ DT_TEST(cuda_general, lines_along_an_axis)
                 if (shapes[s][1] > 1000 && axis != 1) continue; /* thousands of short lines */
                 cr_case cases[] = { CASE(softmax, 1, .ulps = 4 + cr_function_ulps()),
                                     CASE(log_softmax, 1, .ulps = 4, .slack = 2e-6),
-                                    CASE(cumsum, 1, .skew = 0) };
+                                    CASE(cumsum, 1, .skew = 0),
+                                    CASE(cumsum_backward, 1, .skew = 0) };
                 for (size_t k = 0; k < DT_COUNT(cases); k++) {
                     cases[k].attr = &attr;
                     cases[k].in[0] = kt_filled(kt_floats[t], 3, shapes[s], KT_UNIFORM, 3);
@@ -171,6 +172,30 @@ DT_TEST(cuda_general, moves_have_the_bits_of_the_cpu)
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t skew = 0; skew < DT_COUNT(cr_skews); skew++)
             run_moves(&d, kt_floats[t], cr_skews[skew]);
+}
+
+/* Rows of one id add up in the CPU's order, more than one run of them. */
+DT_TEST(cuda_general, selected_rows_go_back_with_the_bits_of_the_cpu)
+{
+    static const int64_t shapes[][5] = {
+        /* x, ids, rows that they are of */
+        { 3, 1, 5, 4, 7 }, { 1, 1, 300, 30, 6 }, { 7, 1, 1, 90, 2 }, { 20, 1, 20, 3, 4 },
+        { 2, 1, 3, 0, 5 }, { 0, 1, 3, 4, 5 },    { 2, 1, 3, 4, 0 }
+    };
+    CR_DEVICE d = cr_open();
+
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t s = 0; s < DT_COUNT(shapes); s++) {
+            const int64_t *n = shapes[s], dy[] = { n[0], n[3], n[2] };
+            const dti_select_backward_attr attr = { 1, n[4] };
+            cr_case c = CASE(index_select_backward, 2, .attr = &attr, .skew = cr_skews[s % 2]);
+            c.in[0] = kt_filled(kt_floats[t], 3, dy, KT_UNIFORM, 3);
+            c.in[1] = kt_local(DT_I32, 1, &n[3]);
+            for (int64_t i = 0; i < n[3]; i++)
+                ((int32_t *)c.in[1].data)[i] = (int32_t)(i * i % (n[4] + 2)) - 1;
+            c.out = shaped(kt_floats[t], 3, (const int64_t[]){ n[0], n[4], n[2] });
+            cr_run(&c, &d);
+        }
 }
 
 DT_TEST(cuda_general, dropout_drops_the_same_elements)

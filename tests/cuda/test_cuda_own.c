@@ -99,6 +99,35 @@ static dt_status call_own(dt_mesh *mesh, const void *arg)
     return DT_OK;
 }
 
+static const dt_op on_host = {
+    .name = "own_on_host", .axes = "... -> ...", .types = "f>f", .cpu = dti_relu_cpu
+};
+
+static dt_status call_on_host(dt_mesh *mesh, const void *arg)
+{
+    const int64_t shape[] = { N };
+    const dt_placement whole = DT_REPLICATE;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *x = NULL;
+    dti_device *device;
+
+    (void)arg;
+    DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
+    DT_TRY(dt_arange(mesh, &whole, DT_F32, 1, shape, (dt_steps){ 0, 1 }, &x));
+    (void)dt_relu(t, x);
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(device->n_on_host == 0, "a row that has a kernel");
+    (void)dt_apply(t, &on_host, NULL, 1, &x);
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT(device->n_on_host == 1, "a row that has none");
+    return DT_OK;
+}
+
+DT_TEST(cuda_own, what_runs_on_copies_is_counted)
+{
+    dt_test_on_gpus("tp=1", call_on_host, NULL);
+}
+
 DT_TEST(cuda_own, a_kernel_of_ones_own_has_scratch_and_threads)
 {
     dt_test_on_gpus("tp=1", call_own, NULL);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/device/device.h"
 #include "tests/support/gradient_golden.h"
 
 /* Of the largest gradient of a parameter in f32. */
@@ -100,6 +101,7 @@ static dt_status run(dt_mesh *mesh, const void *arg)
     dt_gradients *g = NULL;
     dt_model *model = NULL;
     dt_tensor *ids, *targets, *loss;
+    dti_device *device;
     dt_tape *t = NULL;
     float value = 0.0f;
     dt_status st = DT_OK;
@@ -120,6 +122,9 @@ static dt_status run(dt_mesh *mesh, const void *arg)
     dt_backward(t, loss, NULL);
     DT_TRY_TO(done, st, dt_tape_status(t));
     DT_TRY_TO(done, st, dt_gradients_settle(g, t));
+    DT_TRY_TO(done, st, dti_device_of(dt_mesh_runtime(mesh), &device));
+    DT_EXPECT_TO(done, st, device->n_on_host == 0, "%s: %d operators ran on copies",
+                 s->golden->folder, (int)device->n_on_host);
     DT_TRY_TO(done, st, dt_tensor_read(loss, &value, sizeof value));
     if (s->how->dtype == DT_F32)
         DT_EXPECT_TO(done, st, fabs((double)value - golden->loss_f32) <= 2e-6 * golden->loss_f32,

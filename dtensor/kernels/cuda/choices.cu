@@ -108,7 +108,8 @@ __global__ void __launch_bounds__(THREADS) argmax_ids(int32_t *ids, const int64_
 struct route_job {
     const void *x; /* [n_rows, n] */
     int32_t *ids;  /* [n_rows, k] */
-    void *weights; /* [n_rows, k] */
+    void *weights; /* [n_rows, k]; on the way back their gradient */
+    void *dx;      /* [n_rows, n], there */
     dti_cuda_fault_word *fault;
     int64_t n_rows, n, k;
     bool normalise;
@@ -168,16 +169,49 @@ template <typename T> __global__ void __launch_bounds__(THREADS) route_weights(c
     }
 }
 
+/* Of p, the softmax over all experts or over the chosen ones: p_e (sum of dy at e - sum of dy p),
+ * of chosen ones alone if they are `normalise`d; a lane adds what the slots of its experts have, in
+ * their order. A warp for each row. */
+template <typename T> __global__ void __launch_bounds__(THREADS) slope_weights(const route_job j)
+{
+    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / DTI_WARP;
+    const int lane = (int)threadIdx.x % DTI_WARP;
+    const T *x = (const T *)j.x + row * j.n, *dy = (const T *)j.weights + row * j.k;
+    const int32_t *ids = j.ids + row * j.k;
+    float largest = -INFINITY, sum = 0.0f, along = 0.0f;
+
+    if (row >= j.n_rows) return;
+    for (int64_t e = lane; e < j.n; e += DTI_WARP) largest = fmaxf(largest, dti_widen(x[e]));
+    largest = dti_warp_max(largest);
+    if (j.normalise)
+        for (int64_t i = lane; i < j.k; i += DTI_WARP)
+            sum += weight_of(j, x, ids[i], largest, 1.0f);
+    else
+        for (int64_t e = lane; e < j.n; e += DTI_WARP) sum += dti_exp(dti_widen(x[e]) - largest);
+    sum = dti_warp_sum(sum);
+    for (int64_t i = lane; i < j.k; i += DTI_WARP)
+        along += dti_widen(dy[i]) * weight_of(j, x, ids[i], largest, sum);
+    along = dti_warp_sum(along);
+    for (int64_t e = lane; e < j.n; e += DTI_WARP) {
+        const float p = dti_exp(dti_widen(x[e]) - largest) / sum;
+        float dx = j.normalise ? 0.0f : -p * along;
+        for (int64_t i = 0; i < j.k; i++)
+            if (ids[i] == e) dx += p * (j.normalise ? dti_widen(dy[i]) - along : dti_widen(dy[i]));
+        dti_narrow((T *)j.dx + row * j.n + e, dx);
+    }
+}
+
 dim3 warps_of(int64_t n_rows)
 {
     return dim3((unsigned)((n_rows + WARPS - 1) / WARPS));
 }
 
-route_job route_of(dti_cuda *c, const dt_kargs *a)
+/* Of k choices a row, of which y has as many. */
+route_job route_of(dti_cuda *c, const dt_local *x, const dt_local *y)
 {
-    const dt_local *x = &a->in[0], *y = &a->out[0];
     route_job j = {
-        x->data, NULL, NULL, c->fault, 1, x->shape[x->n_axes - 1], y->shape[y->n_axes - 1], false
+        x->data, NULL, NULL, NULL, c->fault, 1, x->shape[x->n_axes - 1], y->shape[y->n_axes - 1],
+        false
     };
 
     for (int b = 0; b < x->n_axes - 1; b++) j.n_rows *= x->shape[b];
@@ -215,7 +249,7 @@ int dti_argmax_id_cuda(dti_cuda *c, const dt_kargs *a)
 
 int dti_route_ids_cuda(dti_cuda *c, const dt_kargs *a)
 {
-    route_job j = route_of(c, a);
+    route_job j = route_of(c, &a->in[0], &a->out[0]);
 
     j.ids = (int32_t *)a->out[0].data;
     if (j.n_rows * j.k == 0) return 0;
@@ -233,7 +267,7 @@ int dti_route_ids_cuda(dti_cuda *c, const dt_kargs *a)
 
 int dti_route_weights_cuda(dti_cuda *c, const dt_kargs *a)
 {
-    route_job j = route_of(c, a);
+    route_job j = route_of(c, &a->in[0], &a->out[0]);
 
     j.ids = (int32_t *)a->in[1].data;
     j.weights = a->out[0].data;
@@ -248,6 +282,27 @@ int dti_route_weights_cuda(dti_cuda *c, const dt_kargs *a)
         return DTI_LAUNCH(c, route_weights<dti_f16>, warps_of(j.n_rows), dim3(THREADS), 0, j);
     default:
         return dti_refuse_dtype("route_weights", (int)a->in[0].dtype);
+    }
+}
+
+int dti_route_weights_backward_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    route_job j = route_of(c, &a->in[1], &a->in[0]);
+
+    j.weights = a->in[0].data;
+    j.ids = (int32_t *)a->in[2].data;
+    j.dx = a->out[0].data;
+    j.normalise = ((const dti_route_attr *)a->attr)->normalise != 0;
+    if (j.n_rows * j.n == 0) return 0;
+    switch (a->in[1].dtype) {
+    case DT_F32:
+        return DTI_LAUNCH(c, slope_weights<float>, warps_of(j.n_rows), dim3(THREADS), 0, j);
+    case DT_BF16:
+        return DTI_LAUNCH(c, slope_weights<dti_bf16>, warps_of(j.n_rows), dim3(THREADS), 0, j);
+    case DT_F16:
+        return DTI_LAUNCH(c, slope_weights<dti_f16>, warps_of(j.n_rows), dim3(THREADS), 0, j);
+    default:
+        return dti_refuse_dtype("route_weights_backward", (int)a->in[1].dtype);
     }
 }
 } /* extern "C" */

@@ -101,6 +101,10 @@
     ROW(soft_cap_backward) \
     ROW(softmax_backward) \
     ROW(log_softmax_backward) \
+    ROW(cumsum_backward) \
+    ROW(index_select_backward) \
+    ROW(route_weights_backward) \
+    ROW(experts_backward) \
     ROW(rms_norm_backward) \
     ROW(rms_norm_1p_backward) \
     ROW(layer_norm_backward) \

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of matrices that are both values of a pass (dtensor/kernels/cpu/matmul.c). A block has a
- * tile of 64 x 64 results, a thread 4 x 4 of them; both operands pass through shared memory in f32,
- * 16 deep. An element is one chain of fused multiply-adds along k, as on the CPU. */
+ * Products of matrices that are both values of a pass (dtensor/kernels/cpu/matmul.c), a tile of the
+ * result in a block. */
+#include "dtensor/kernels/cuda/matmul.cuh"
 #include "dtensor/kernels/cuda/product.h"
-#include "dtensor/kernels/cuda/rows.cuh"
 
 namespace
 {
-
-enum { THREADS = 256, TILE = 64, DEPTH = 16, EACH = 4 };
 
 /* Element (r, c) of a batch's matrix is r row + c column elements behind its first. */
 struct matrix {
@@ -23,66 +20,30 @@ struct matmul_job {
     int64_t m, n, k, down, across; /* tiles */
 };
 
-struct block_memory {
-    float a[DEPTH][TILE + 4], b[DEPTH][TILE + 4];
-};
-
-/* How an operand's elements lie: steps along the result's axis and along k, and how many. */
-struct side {
-    int64_t along, depth, n_along, n_depth;
-};
-
-/* Elements first .. of the result's axis, k .. of the depth. Neighbours in memory go to neighbour
- * threads. */
-template <typename T>
-__device__ inline void load_tile(float (*to)[TILE + 4], const T *from, const side &s, int64_t k,
-                                 int64_t first)
-{
-    const bool deep = s.depth == 1;
-
-    for (int i = (int)threadIdx.x; i < TILE * DEPTH; i += THREADS) {
-        const int d = deep ? i % DEPTH : i / TILE, at = deep ? i / DEPTH : i % TILE;
-        const bool there = k + d < s.n_depth && first + at < s.n_along;
-        to[d][at] = there ? dti_widen(from[(first + at) * s.along + (k + d) * s.depth]) : 0.0f;
-    }
-}
-
 template <typename T, typename Y>
-__global__ void __launch_bounds__(THREADS) multiply_tiles(const matmul_job j)
+__global__ void __launch_bounds__(DTI_TILE_THREADS) multiply_tiles(const matmul_job j)
 {
-    DTI_SHARED(block_memory, m);
+    DTI_SHARED(dti_tile_memory, m);
     const int64_t tile = blockIdx.x % (j.down * j.across), batch = blockIdx.x / (j.down * j.across);
-    const int64_t row = tile / j.across * TILE, column = tile % j.across * TILE;
-    const int r = (int)threadIdx.x / (TILE / EACH) * EACH, c = (int)threadIdx.x % (TILE / EACH);
-    const T *a = static_cast<const T *>(j.a.data) + batch * j.a.batch;
-    const T *b = static_cast<const T *>(j.b.data) + batch * j.b.batch;
-    Y *y = static_cast<Y *>(j.y) + batch * j.m * j.n;
-    float sum[EACH][EACH] = {};
+    const dti_tile_job<T, Y> of = { static_cast<const T *>(j.a.data) + batch * j.a.batch,
+                                    static_cast<const T *>(j.b.data) + batch * j.b.batch,
+                                    static_cast<Y *>(j.y) + batch * j.m * j.n,
+                                    j.a.row,
+                                    j.a.column,
+                                    j.b.row,
+                                    j.b.column,
+                                    j.m,
+                                    j.n,
+                                    j.k,
+                                    false };
 
-    for (int64_t k = 0; k < j.k; k += DEPTH) {
-        load_tile<T>(m->a, a, side{ j.a.row, j.a.column, j.m, j.k }, k, row);
-        load_tile<T>(m->b, b, side{ j.b.column, j.b.row, j.n, j.k }, k, column);
-        __syncthreads();
-        for (int d = 0; d < DEPTH && k + d < j.k; d++) {
-            DTI_UNROLL
-            for (int x = 0; x < EACH; x++) DTI_UNROLL
-            for (int z = 0; z < EACH; z++)
-                sum[x][z] = fmaf(m->a[d][r + x], m->b[d][c + z * (TILE / EACH)], sum[x][z]);
-        }
-        __syncthreads();
-    }
-    DTI_UNROLL
-    for (int x = 0; x < EACH; x++) DTI_UNROLL
-    for (int z = 0; z < EACH; z++) {
-        const int64_t i = row + r + x, at = column + c + z * (TILE / EACH);
-        if (i < j.m && at < j.n) dti_narrow(y + i * j.n + at, sum[x][z]);
-    }
+    dti_multiply_tile(m, of, tile / j.across * DTI_TILE, tile % j.across * DTI_TILE);
 }
 
 template <typename T, typename Y> int start(dti_cuda *c, const matmul_job &j, int64_t batch)
 {
     return DTI_LAUNCH(c, (multiply_tiles<T, Y>), dim3((unsigned)(batch * j.down * j.across)),
-                      dim3(THREADS), sizeof(block_memory), j);
+                      dim3(DTI_TILE_THREADS), sizeof(dti_tile_memory), j);
 }
 
 template <typename T> int start_as(dti_cuda *c, const matmul_job &j, int64_t batch, bool f32_out)
@@ -92,8 +53,8 @@ template <typename T> int start_as(dti_cuda *c, const matmul_job &j, int64_t bat
 
 int start_of(dti_cuda *c, matmul_job j, int64_t batch, int dtype, int out_dtype)
 {
-    j.down = (j.m + TILE - 1) / TILE;
-    j.across = (j.n + TILE - 1) / TILE;
+    j.down = (j.m + DTI_TILE - 1) / DTI_TILE;
+    j.across = (j.n + DTI_TILE - 1) / DTI_TILE;
     switch (dtype) {
     case DT_F32:
         return start<float, float>(c, j, batch);

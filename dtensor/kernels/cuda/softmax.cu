@@ -16,7 +16,7 @@ struct line_job {
     const void *x, *kept; /* of gradients x is dy, and `kept` the forward result */
     void *y;
     int64_t n_lines, k, inner;
-    bool logarithm;
+    bool logarithm, from_end; /* sums begin with the last element */
 };
 
 struct block_memory {
@@ -98,17 +98,18 @@ template <typename T> __global__ void __launch_bounds__(THREADS) add_lines(const
     double sum = 0.0;
 
     if (line >= j.n_lines) return;
-    for (int64_t i = 0; i < j.k; i++) {
-        sum += (double)dti_widen(static_cast<const T *>(j.x)[at + i * j.inner]);
-        dti_narrow(static_cast<T *>(j.y) + at + i * j.inner, (float)sum);
+    for (int64_t r = 0; r < j.k; r++) {
+        const int64_t i = at + (j.from_end ? j.k - 1 - r : r) * j.inner;
+        sum += (double)dti_widen(static_cast<const T *>(j.x)[i]);
+        dti_narrow(static_cast<T *>(j.y) + i, (float)sum);
     }
 }
 
-enum form { SOFTMAX, LOG_SOFTMAX, CUMSUM };
+enum form { SOFTMAX, LOG_SOFTMAX, CUMSUM, CUMSUM_BACKWARD };
 
 template <typename T> int start(dti_cuda *c, const line_job &j, form f)
 {
-    if (f == CUMSUM)
+    if (f >= CUMSUM)
         return DTI_LAUNCH(c, add_lines<T>, dim3((unsigned)((j.n_lines + THREADS - 1) / THREADS)),
                           dim3(THREADS), 0, j);
     if (j.kept != NULL)
@@ -122,10 +123,10 @@ int line(dti_cuda *c, const dt_kargs *a, const char *op, form f)
 {
     const int64_t axis = ((const dti_axis_attr *)a->attr)->axis;
     const dt_local *x = &a->in[0];
-    line_job j = { x->data,         a->n_in > 1 ? a->in[1].data : NULL,
-                   a->out[0].data,  1,
-                   x->shape[axis],  1,
-                   f == LOG_SOFTMAX };
+    line_job j = { x->data,          a->n_in > 1 ? a->in[1].data : NULL,
+                   a->out[0].data,   1,
+                   x->shape[axis],   1,
+                   f == LOG_SOFTMAX, f == CUMSUM_BACKWARD };
 
     for (int b = 0; b < x->n_axes; b++) {
         if (b != axis) j.n_lines *= x->shape[b];
@@ -165,5 +166,10 @@ int dti_log_softmax_backward_cuda(dti_cuda *c, const dt_kargs *a)
 int dti_cumsum_cuda(dti_cuda *c, const dt_kargs *a)
 {
     return line(c, a, "cumsum", CUMSUM);
+}
+
+int dti_cumsum_backward_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    return line(c, a, "cumsum_backward", CUMSUM_BACKWARD);
 }
 } /* extern "C" */

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Slots of tokens sorted by expert, by counting: an expert's slots lie side by side in the order of
- * tokens, and a list of tiles says which rows a block of a product has. The order is that of the
- * ids alone, not of who came first. */
+ * What experts and their gradients share. Slots of tokens sorted by expert, by counting: an
+ * expert's slots lie side by side in the order of tokens, and a list of tiles says which rows a
+ * block of a product has. The order is that of the ids alone, not of who came first. Products of
+ * rows with the matrix of their expert; sums over the slots of a token. */
 #ifndef DTI_SORT_SLOTS_CUH
 #define DTI_SORT_SLOTS_CUH
 
+#include "dtensor/kernels/cuda/math.cuh"
 #include "dtensor/kernels/cuda/product.cuh"
 
 namespace
@@ -20,6 +22,7 @@ struct pass {
     int32_t first, n_experts, n_all;
     int32_t per_tile;
     int32_t *counts;   /* [n_experts] slots of each */
+    int32_t *begins;   /* [n_experts] where they begin among the sorted ones */
     int32_t *places;   /* [n]: where a slot is among the sorted ones, or -1 */
     int32_t *sorted;   /* [n]: slots by expert */
     int32_t *n_sorted; /* [1], */
@@ -116,6 +119,7 @@ __global__ void place_slots(pass p)
     }
     begin = sum_block(begin);
     tile = sum_block(tile);
+    if (threadIdx.x == 0) p.begins[e] = begin;
     for (int32_t i = (int32_t)threadIdx.x; i < tiles_of(p, count); i += THREADS) {
         const int32_t row = i * p.per_tile, left = count - row;
         dti_row_tile t;
@@ -130,6 +134,168 @@ __global__ void place_slots(pass p)
         *p.n_tiles = tile + tiles_of(p, count);
     }
     place_slots_of(p, e, begin);
+}
+
+/* --- what comes of slots ---------------------------------------------------------------------- */
+
+/* The slot of a token that has the lowest place above `last`, or -1. */
+__device__ inline int32_t next_slot(const int32_t *places, int32_t n_slots, int32_t last)
+{
+    int32_t next = -1;
+
+    for (int32_t s = 0; s < n_slots; s++)
+        if (places[s] > last && (next < 0 || places[s] < places[next])) next = s;
+    return next;
+}
+
+enum { EACH = 8 }; /* columns of a token in a thread at a time */
+
+/* y[t] = sum over t's slots of weight times z, or of z alone, in the order of experts, which is
+ * that of places; rounds once. A block for each token. */
+template <typename T>
+__global__ void add_slots(pass p, const float *z, const T *weights, void *y, bool f32_out,
+                          int64_t d)
+{
+    const int64_t t = blockIdx.x;
+    const int32_t *const places = p.places + t * p.n_slots;
+
+    for (int64_t base = threadIdx.x; base < d; base += EACH * THREADS) {
+        float sums[EACH] = {};
+        int32_t slot = next_slot(places, p.n_slots, -1);
+        for (; slot >= 0; slot = next_slot(places, p.n_slots, places[slot])) {
+            const float weight = weights != NULL ? dti_widen(weights[t * p.n_slots + slot]) : 1.0f;
+            const float *const row = z + places[slot] * d;
+            DTI_UNROLL
+            for (int i = 0; i < EACH; i++)
+                if (base + i * THREADS < d) sums[i] += weight * row[base + i * THREADS];
+        }
+        DTI_UNROLL
+        for (int i = 0; i < EACH; i++) {
+            const int64_t at = base + i * THREADS;
+            if (at >= d) break;
+            if (f32_out)
+                static_cast<float *>(y)[t * d + at] = sums[i];
+            else
+                dti_narrow(static_cast<T *>(y) + t * d + at, sums[i]);
+        }
+    }
+}
+
+/* silu(gate) rounds, times up rounds. */
+template <typename T> __device__ inline float gated(float gate, float up)
+{
+    return dti_rounded<T>(dti_rounded<T>(dti_silu(gate)) * up);
+}
+
+/* --- launching -------------------------------------------------------------------------------- */
+
+struct room {
+    char *base;
+    size_t used;
+};
+
+/* `n` elements of T, 256-byte aligned; with base NULL it only counts. */
+template <typename T> T *take(room *r, int64_t n)
+{
+    char *const at = r->base != NULL ? r->base + r->used : NULL;
+
+    r->used += ((size_t)n * sizeof(T) + 255) / 256 * 256;
+    return reinterpret_cast<T *>(at);
+}
+
+/* Operands of the forward call, from number `first` on: 0, or -1 with what does not fit. */
+inline int check_experts(const char *op, const dt_kargs *a, int first)
+{
+    const dt_local *x = a->in + first, *gate_up = x + 3, *down = x + 4;
+
+    for (int i = 0; i < a->n_in; i++)
+        if (a->in[i].dtype != x->dtype && a->in[i].dtype != DT_I32)
+            return dti_cuda_fail("%s on CUDA: x is %s but operand %d is %s; cast one of them", op,
+                                 dti_cuda_dtype_name((int)x->dtype), i,
+                                 dti_cuda_dtype_name((int)a->in[i].dtype));
+    if (gate_up->shape[1] != 2 * down->shape[2])
+        return dti_cuda_fail("%s on CUDA: %lld rows of gate and up here, %lld columns of down", op,
+                             (long long)gate_up->shape[1], (long long)down->shape[2]);
+    return 0;
+}
+
+/* Whether kernels for sorted rows have anything to do, as far as the host knows. */
+inline bool has_rows(const pass &p)
+{
+    return p.n > 0 && p.n_experts > 0;
+}
+
+/* Tiles that the slots of a pass can make. */
+inline int64_t most_tiles(const pass &p)
+{
+    const int64_t by_rows = p.n / p.per_tile + p.n_experts;
+
+    return by_rows < p.n ? by_rows : p.n;
+}
+
+inline void take_slots(room *r, pass *p)
+{
+    p->counts = take<int32_t>(r, p->n_experts);
+    p->begins = take<int32_t>(r, p->n_experts);
+    p->places = take<int32_t>(r, p->n);
+    p->sorted = take<int32_t>(r, p->n);
+    p->n_sorted = take<int32_t>(r, 1);
+    p->n_tiles = take<int32_t>(r, 1);
+    p->tiles = take<dti_row_tile>(r, most_tiles(*p));
+}
+
+/* All tokens; run() gets as many of them at a time as leave some half a GiB of scratch memory with
+ * `token_bytes` for each, and is called once where there are none. Few rows of an expert, whose
+ * weights are read once for each tile, are the skinny kernel's. */
+template <typename F>
+int run_passes(dti_cuda *c, const dt_local *ids, const dt_local *gate_up, int64_t n_all,
+               int64_t token_bytes, F run)
+{
+    const int64_t n_tokens = dti_product_rows(ids), fit = (512 << 20) / (token_bytes + 1);
+    const int64_t most = fit > 1 ? fit : 1;
+    int64_t begin = 0;
+
+    do {
+        const int64_t n = n_tokens - begin < most ? n_tokens - begin : most;
+        pass p = {};
+        p.n_slots = (int32_t)ids->shape[ids->n_axes - 1];
+        p.ids = static_cast<const int32_t *>(ids->data) + begin * p.n_slots;
+        p.n = (int32_t)(n * p.n_slots);
+        p.first = (int32_t)gate_up->offset[0];
+        p.n_experts = (int32_t)gate_up->shape[0];
+        p.n_all = (int32_t)n_all;
+        p.per_tile =
+            p.n <= DTI_SKINNY_MAX * n_all ? (int32_t)DTI_SKINNY_MAX : (int32_t)DTI_PLAIN_ROWS;
+        p.first_token = begin;
+        p.fault = c->fault;
+        if (run(p, n) != 0) return -1;
+        begin += most;
+    } while (begin < n_tokens);
+    return 0;
+}
+
+/* Fills what take_slots() took. */
+inline int sort_slots(dti_cuda *c, const pass &p)
+{
+    const unsigned n_blocks = (unsigned)(p.n_experts + (p.n + THREADS - 1) / THREADS);
+
+    if (n_blocks > 0 && DTI_LAUNCH(c, count_slots, dim3(n_blocks), dim3(THREADS), 0, p) != 0)
+        return -1;
+    if (p.n_experts == 0) return 0;
+    return DTI_LAUNCH(c, place_slots, dim3((unsigned)p.n_experts), dim3(THREADS), 0, p);
+}
+
+/* Of each sorted slot, a product with the matrix of its expert, which is a group of `job`. x are
+ * rows that are sorted too, or with job.groups.slots those of tokens. */
+inline int multiply_slots(dti_cuda *c, int dtype, const pass &p, dti_product_job job)
+{
+    if (!has_rows(p)) return 0;
+    job.groups.tiles = p.tiles;
+    job.groups.n_tiles = p.n_tiles;
+    job.groups.max_tiles = (int32_t)most_tiles(p);
+    job.groups.n_slots = p.n_slots;
+    return p.per_tile == DTI_SKINNY_MAX ? dti_cuda_skinny(c, dtype, &job)
+                                        : dti_cuda_gemm_plain(c, dtype, &job);
 }
 
 } // namespace

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Gradients of experts and of routing on a device beside the CPU's kernels. */
+#include "tests/cuda/rows.h"
+#include "tests/dtensor/experts_back.h"
+
+/* Both kernels are within the case's bounds of float64. */
+static void run_back(const cr_device *d, dt_dtype t, const back_case *x, int which, int n_out,
+                     dt_dtype out)
+{
+    const dti_experts_backward_attr attr = { x->all, n_out == 2 ? 3 : 15 };
+    kt_case of = make_back(t, x, which, n_out, out, &attr);
+    cr_case c = { .row = "experts_backward",
+                  .cpu = dti_experts_backward_cpu,
+                  .n_in = of.n_in,
+                  .out = of.out,
+                  .n_out = n_out,
+                  .which = which,
+                  .attr = &attr,
+                  .ulps = 2.0,
+                  .slacks = of.slack };
+
+    memcpy(c.in, of.in, sizeof c.in);
+    memcpy(c.others, of.others, sizeof c.others);
+    for (int64_t i = 0; i < kt_count(&of.out); i++) of.slack[i] *= 2;
+    cr_run(&c, d);
+    dti_free(of.want);
+    dti_free(of.slack);
+}
+
+DT_TEST(cuda_experts_backward, gradients_are_those_of_the_cpu)
+{
+    static const back_case more[] = {
+        { 150, 2, 3, 24, 17, 0, 3 },  /* tiles of 64 rows */
+        { 70, 4, 40, 16, 8, 10, 64 }, /* of 8 */
+        { 5, 0, 3, 12, 9, 0, 3 },
+        { 20, 1, 1, 130, 70, 0, 1 }, /* several tiles of outputs */
+    };
+    CR_DEVICE d = cr_open();
+
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t i = 0; i < DT_COUNT(back_cases) + DT_COUNT(more); i++) {
+            const back_case *x = i < DT_COUNT(more) ? &more[i] : &back_cases[i - DT_COUNT(more)];
+            for (int r = 0; r < N_RESULTS; r++)
+                run_back(&d, kt_floats[t], x, r, N_RESULTS, r < DGATE_UP ? DT_F32 : kt_floats[t]);
+            for (int r = 0; r < DGATE_UP; r++) run_back(&d, kt_floats[t], x, r, 2, kt_floats[t]);
+        }
+}
+
+/* What is not wanted is left alone, and what is wanted does not depend on the rest. */
+DT_TEST(cuda_experts_backward, what_is_not_wanted_stays)
+{
+    const back_case x = back_cases[0];
+    CR_DEVICE d = cr_open();
+
+    for (int r = 0; r < N_RESULTS; r++)
+        for (int64_t want = 0; want < 16; want++) {
+            const dti_experts_backward_attr all = { x.all, 15 }, some = { x.all, want | 2 };
+            kt_case of = make_back(DT_F32, &x, r, N_RESULTS, DT_F32, &all);
+            cr_case c = { .row = "experts_backward",
+                          .n_in = of.n_in,
+                          .out = of.out,
+                          .n_out = N_RESULTS,
+                          .which = r,
+                          .attr = &all };
+            const size_t bytes = cr_bytes(&of.out);
+            unsigned char *whole, *part;
+
+            DT_ASSERT_OK(dti_alloc(bytes, (void **)&whole));
+            DT_ASSERT_OK(dti_alloc(bytes, (void **)&part));
+            memcpy(c.in, of.in, sizeof c.in);
+            memcpy(c.others, of.others, sizeof c.others);
+            cr_run_cuda(&c, &d, whole);
+            c.attr = &some;
+            cr_run_cuda(&c, &d, part);
+            if ((some.want >> r & 1) != 0) {
+                DT_ASSERT(memcmp(whole, part, bytes) == 0);
+            } else {
+                for (size_t i = 0; i < bytes; i++) DT_ASSERT_EQ_INT(part[i], 0xa5);
+            }
+            dti_free(whole);
+            dti_free(part);
+            for (int i = 0; i < of.n_in; i++) kt_release(&of.in[i]);
+            for (int k = 0; k < N_RESULTS; k++)
+                if (k != r) kt_release(&of.others[k]);
+            dti_free(of.want);
+            dti_free(of.slack);
+        }
+}
+
+DT_TEST(cuda_experts_backward, wrong_ids_are_told_when_the_host_waits)
+{
+    static const struct {
+        int32_t ids[4];
+        const char *message;
+    } rows[] = { { { 0, 1, 2, 3 }, "expert 3" }, { { 0, 1, 2, 2 }, "expert 2 twice" } };
+    const back_case x = { 2, 2, 3, 4, 1, 0, 3 };
+    const dti_experts_backward_attr attr = { x.all, 3 };
+    kt_case c = make_back(DT_F32, &x, DX, 2, DT_F32, &attr);
+    dt_local in[KT_MAX_IN], out[2] = { c.out, c.others[DWEIGHTS] };
+    const dt_kargs args = { .in = in, .out = out, .attr = &attr, .n_in = c.n_in, .n_out = 2 };
+    CR_DEVICE d = cr_open();
+
+    for (int r = 0; r < 2; r++) out[r].data = cr_up(&d, r == 0 ? &c.out : &c.others[DWEIGHTS], 0);
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        memcpy(c.in[IDS].data, rows[i].ids, sizeof rows[i].ids);
+        for (int j = 0; j < c.n_in; j++) {
+            in[j] = c.in[j];
+            in[j].data = cr_up(&d, &c.in[j], 0);
+        }
+        DT_ASSERT_CUDA(d.m, dt_test_cuda_row(d.m, "experts_backward")(d.c, &args));
+        DT_ASSERT_CUDA_FAILS(d.m, d.m->sync(d.c), rows[i].message);
+        DT_ASSERT_CUDA(d.m, d.m->sync(d.c));
+        for (int j = 0; j < c.n_in; j++) cr_release(&d, &c.in[j], in[j].data, 0);
+    }
+    in[GATE_UP].shape[1] = 3;
+    DT_ASSERT_CUDA_FAILS(d.m, dt_test_cuda_row(d.m, "experts_backward")(d.c, &args),
+                         "3 rows of gate and up here, 1 columns of down");
+    for (int r = 0; r < 2; r++)
+        cr_release(&d, r == 0 ? &c.out : &c.others[DWEIGHTS], out[r].data, 0);
+    for (int j = 0; j < c.n_in; j++) kt_release(&c.in[j]);
+    kt_release(&c.others[DWEIGHTS]);
+    dti_free(c.want);
+    dti_free(c.slack);
+}
+
+/* --- routing ---------------------------------------------------------------------------------- */
+
+DT_TEST(cuda_experts_backward, of_routing_are_within_units_of_the_cpu)
+{
+    static const int64_t shapes[][3] = {
+        { 1, 4, 2 }, { 7, 64, 8 },  { 3, 128, 8 }, { 2, 257, 5 }, { 9, 8, 8 },
+        { 0, 8, 2 }, { 2, 33, 33 }, { 4, 5, 0 },   { 6, 5, 3 }
+    }; /* the last ones twice */
+    CR_DEVICE d = cr_open();
+
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t s = 0; s < DT_COUNT(shapes); s++)
+            for (int64_t normalise = 0; normalise < 2; normalise++) {
+                const int64_t *n = shapes[s], chosen[] = { n[0], n[2] };
+                const dti_route_attr attr = { n[2], normalise };
+                cr_case c = { .row = "route_weights_backward",
+                              .cpu = dti_route_weights_backward_cpu,
+                              .n_in = 3,
+                              .attr = &attr,
+                              .ulps = 1.0,
+                              .slack = 0x1p-20, /* differences of what is below 1 */
+                              .out = {
+                                  .dtype = kt_floats[t], .n_axes = 2, .shape = { n[0], n[1] } } };
+                c.in[0] = kt_filled(kt_floats[t], 2, chosen, KT_UNIFORM, 6);
+                c.in[1] = kt_filled(kt_floats[t], 2, n, KT_UNIFORM, 5);
+                c.in[2] = kt_local(DT_I32, 2, chosen);
+                for (int64_t i = 0; i < kt_count(&c.in[2]); i++)
+                    ((int32_t *)c.in[2].data)[i] = (int32_t)((7 * i + 1) % n[1]);
+                cr_run(&c, &d);
+            }
+}
