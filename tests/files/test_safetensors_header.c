@@ -216,6 +216,35 @@ DT_TEST(safetensors_header, odd_but_valid_files_open)
     }
 }
 
+/* Packed weights are bytes with a meaning that their readers know: not floats. */
+DT_TEST(safetensors_header, codes_of_eight_bits_are_read_as_bytes_alone)
+{
+    static const char *const dtypes[] = { "I8", "F8_E4M3", "U8" };
+
+    for (size_t i = 0; i < DT_COUNT(dtypes); i++) {
+        char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 32], header[256];
+        dti_st_stage stage;
+        dti_st_file *file;
+        uint8_t bytes[3];
+        float floats[3];
+
+        dt_test_temp_dir(folder);
+        (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
+        (void)snprintf(header, sizeof header, ONE("%s", "%s", "%s"), dtypes[i], "[3]", "[0,3]");
+        write_parts(folder, -1, header, 3);
+        DT_ASSERT_OK(dti_st_stage_create(0, NULL, &stage));
+        DT_ASSERT_OK(dti_st_open(path, &file));
+        DT_ASSERT_EQ_STR(dti_st_at(file, 0)->dtype_name, dtypes[i]);
+        DT_ASSERT_OK(dti_st_read_slice(file, dti_st_at(file, 0), NULL, NULL, DT_U8, &stage, bytes));
+        DT_ASSERT_STATUS(
+            dti_st_read_slice(file, dti_st_at(file, 0), NULL, NULL, DT_F32, &stage, floats),
+            DT_ERR_UNSUPPORTED, dtypes[i]);
+        dti_st_close(&file);
+        dti_st_stage_destroy(&stage);
+        dt_test_remove_dir(folder);
+    }
+}
+
 /* A dtype that we cannot compute with is no reason to refuse a file; asking for the tensor is. */
 DT_TEST(safetensors_header, unsupported_dtypes_are_listed_and_refused_when_loaded)
 {
@@ -226,9 +255,9 @@ DT_TEST(safetensors_header, unsupported_dtypes_are_listed_and_refused_when_loade
         { "U16", "[2]", "[0,4]" },         { "U32", "[1]", "[0,4]" },
         { "U64", "[1]", "[0,8]" },         { "C64", "[1]", "[0,8]" },
         { "F4", "[4]", "[0,2]" },          { "F6_E2M3", "[4]", "[0,3]" },
-        { "F6_E3M2", "[4]", "[0,3]" },     { "F8_E4M3", "[2]", "[0,2]" },
-        { "F8_E5M2", "[2]", "[0,2]" },     { "F8_E8M0", "[2]", "[0,2]" },
-        { "F8_E4M3FNUZ", "[2]", "[0,2]" }, { "F8_E5M2FNUZ", "[2]", "[0,2]" },
+        { "F6_E3M2", "[4]", "[0,3]" },     { "F8_E5M2", "[2]", "[0,2]" },
+        { "F8_E8M0", "[2]", "[0,2]" },     { "F8_E4M3FNUZ", "[2]", "[0,2]" },
+        { "F8_E5M2FNUZ", "[2]", "[0,2]" },
     };
     char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 32], header[256], message[128];
     DT_ENDS(dti_st_stage_destroy) dti_st_stage stage;
