@@ -112,6 +112,12 @@ DT_TEST(bench, linear_runs)
     check_rows("linear", 3);
 }
 
+DT_TEST(bench, attention_runs)
+{
+    dt_test_long();
+    check_rows("attention", 12);
+}
+
 DT_TEST(bench, train_runs)
 {
     check_rows("train", 4);

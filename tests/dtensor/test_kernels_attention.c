@@ -270,33 +270,206 @@ DT_TEST(kernels_attention, a_softmax_of_one_key_is_exact)
         }
 }
 
-/* Rows of a larger batch, and a rank that holds fewer heads, give the bits of the smaller call. */
+/* --- one order of additions ------------------------------------------------------------------- */
+
+/* A pass, and the part of it that is computed again by itself: batch rows, tokens and heads from
+ * `first` on, `count` of each. */
+typedef struct order_part {
+    int64_t first[3], count[3];
+} order_part;
+
+typedef struct order_case {
+    attention_shape shape;
+    attention_extra extra;
+} order_case;
+
+/* The tensors of a pass: q, k, v, positions, bias or not, sinks or not; y. */
+typedef struct order_pass {
+    const order_case *of;
+    dti_attention_attr attr;
+    dt_local in[6], y;
+    int n_in;
+} order_pass;
+
+static void copy_rows(dt_local *to, int64_t at, const dt_local *from, int64_t from_at, int64_t n)
+{
+    const size_t bytes = dt_dtype_size(to->dtype);
+
+    memcpy((char *)to->data + (size_t)at * bytes,
+           (const char *)from->data + (size_t)from_at * bytes, (size_t)n * bytes);
+}
+
+/* from [.., extents] restricted on three axes, the rest as it lies: axes of one element stay. */
+static dt_local part_of(const dt_local *from, const int64_t first[3], const int64_t count[3],
+                        int n_axes)
+{
+    int64_t shape[4], begin[3], inner = 1;
+    dt_local to;
+
+    for (int a = 0; a < n_axes; a++) shape[a] = from->shape[a];
+    for (int a = 0; a < 3; a++) {
+        begin[a] = a < n_axes && from->shape[a] > 1 ? first[a] : 0;
+        if (a < n_axes && from->shape[a] > 1) shape[a] = count[a];
+    }
+    for (int a = 3; a < n_axes; a++) inner *= shape[a];
+    to = kt_local(from->dtype, n_axes, shape);
+    for (int64_t i = 0; i < shape[0]; i++)
+        for (int64_t j = 0; j < shape[1]; j++)
+            for (int64_t k = 0; k < (n_axes > 2 ? shape[2] : 1); k++)
+                copy_rows(&to, ((i * shape[1] + j) * (n_axes > 2 ? shape[2] : 1) + k) * inner, from,
+                          (((begin[0] + i) * from->shape[1] + begin[1] + j) *
+                               (n_axes > 2 ? from->shape[2] : 1) +
+                           begin[2] + k) *
+                              inner,
+                          inner);
+    return to;
+}
+
+static void open_pass(order_pass *p, const order_case *c, dt_dtype dtype)
+{
+    const attention_shape *s = &c->shape;
+    const int64_t q[] = { s->batch, s->tokens, s->heads, s->width };
+    const int64_t k[] = { s->batch, s->rows, s->kv, s->width };
+    kt_case of = { .n_in = 4 };
+
+    of.in[0] = kt_filled(dtype, 4, q, KT_UNIFORM, 21);
+    of.in[1] = kt_filled(dtype, 4, k, KT_UNIFORM, 22);
+    of.in[2] = kt_filled(dtype, 4, k, KT_UNIFORM, 23);
+    of.in[3] = kt_local(DT_I32, 2, q);
+    for (int64_t i = 0; i < s->batch * s->tokens; i++)
+        ((int32_t *)of.in[3].data)[i] =
+            (int32_t)(s->position / (i / s->tokens + 1) + i % s->tokens);
+    add_extras(&of, s, &c->extra, dtype);
+    *p = (order_pass){ .of = c,
+                       .attr = { s->n_heads, s->n_kv, s->window, 0.3f, c->extra.cap, c->extra.flags,
+                                 0 },
+                       .y = kt_local(dtype, 4, q),
+                       .n_in = of.n_in };
+    memcpy(p->in, of.in, sizeof p->in);
+}
+
+static void close_pass(order_pass *p)
+{
+    for (int i = 0; i < p->n_in; i++) kt_release(&p->in[i]);
+    kt_release(&p->y);
+}
+
+static void run_pass(order_pass *p, dti_cpu *cpu)
+{
+    DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ p->in, &p->y, &p->attr, cpu, p->n_in, 1, NULL }));
+}
+
+/* Heads that read the kv heads they did, of a rank that holds no others. */
+static void take_part(order_pass *to, const order_pass *from, const order_part *p)
+{
+    const attention_shape *s = &from->of->shape;
+    const int64_t group = s->n_heads / s->n_kv, kv = p->first[2] / group;
+    const int64_t n_kv = (p->first[2] + p->count[2] - 1) / group - kv + 1;
+    const int64_t k_first[] = { p->first[0], 0, kv }, k_count[] = { p->count[0], s->rows, n_kv };
+    const int64_t b_first[] = { p->first[0], p->first[2], p->first[1] };
+    const int64_t b_count[] = { p->count[0], p->count[2], p->count[1] };
+    const bool bias = (from->of->extra.flags & DTI_ATTENTION_BIAS) != 0;
+
+    *to = *from;
+    to->in[0] = part_of(&from->in[0], p->first, p->count, 4);
+    to->in[1] = part_of(&from->in[1], k_first, k_count, 4);
+    to->in[2] = part_of(&from->in[2], k_first, k_count, 4);
+    to->in[3] = part_of(&from->in[3], p->first, p->count, 2);
+    if (bias) to->in[4] = part_of(&from->in[4], b_first, b_count, 4);
+    if (from->n_in > 4 + bias) {
+        to->in[4 + bias] = kt_local(from->in[4 + bias].dtype, 1, &p->count[2]);
+        copy_rows(&to->in[4 + bias], 0, &from->in[4 + bias], p->first[2], p->count[2]);
+    }
+    to->in[0].offset[2] = p->first[2];
+    to->in[1].offset[2] = to->in[2].offset[2] = kv;
+    to->y = part_of(&from->y, p->first, p->count, 4);
+}
+
+static void expect_part(const order_pass *whole, const order_part *p, dti_cpu *cpu)
+{
+    const attention_shape *s = &whole->of->shape;
+    order_pass part;
+    dt_local want;
+
+    take_part(&part, whole, p);
+    want = part.y;
+    part.y = kt_local(want.dtype, 4, want.shape);
+    run_pass(&part, cpu);
+    if (memcmp(part.y.data, want.data, (size_t)kt_count(&want) * dt_dtype_size(want.dtype)) != 0)
+        dt_test_fail(__FILE__, __LINE__,
+                     "%s %s, H%lld/%lld e%lld at %lld: batch rows %lld + %lld, tokens %lld + %lld, "
+                     "heads %lld + %lld have other bits by themselves",
+                     dti_isa_name(dti_cpu_isa(cpu)), dt_dtype_name(want.dtype), (long long)s->heads,
+                     (long long)s->kv, (long long)s->width, (long long)s->position,
+                     (long long)p->first[0], (long long)p->count[0], (long long)p->first[1],
+                     (long long)p->count[1], (long long)p->first[2], (long long)p->count[2]);
+    kt_release(&want);
+    close_pass(&part);
+}
+
+/* Every token of every batch row alone, or one of `every`; chunks; rows; heads. */
+static void expect_parts(const order_pass *whole, int64_t every, dti_cpu *cpu)
+{
+    const attention_shape *s = &whole->of->shape;
+    const int64_t chunks[] = { 1, 16, 40, 71 };
+
+    for (int64_t b = 0; b < s->batch; b++) {
+        for (int64_t t = 0; t < s->tokens; t += every)
+            expect_part(whole, &(order_part){ { b, t, 0 }, { 1, 1, s->heads } }, cpu);
+        for (size_t i = 0; i + 1 < DT_COUNT(chunks) && chunks[i] < s->tokens; i++) {
+            const int64_t end = chunks[i + 1] < s->tokens ? chunks[i + 1] : s->tokens;
+            expect_part(
+                whole, &(order_part){ { b, chunks[i], 0 }, { 1, end - chunks[i], s->heads } }, cpu);
+        }
+    }
+    for (int64_t h = 0; h < s->heads; h++) {
+        expect_part(whole, &(order_part){ { 0, 0, h }, { s->batch, s->tokens, 1 } }, cpu);
+        expect_part(whole, &(order_part){ { 0, s->tokens - 1, 0 }, { s->batch, 1, h + 1 } }, cpu);
+    }
+}
+
+/* clang-format off */
+static const order_case orders[] = {
+    /* B  T    H  Kv  S     e    q0 k0  nH  nKv window position */
+    { { 1, 70,  4, 2,  90,   24,  0, 0,  4,  2,  0,   0 }, { 0, 0, false } },
+    { { 3, 37,  6, 2,  400,  64,  0, 0,  6,  2,  0,   350 }, { 0, 0, false } },
+    { { 2, 70,  7, 1,  200,  33,  0, 0,  7,  1,  50,  100 }, { 0, 0, false } },
+    { { 3, 50,  4, 4,  300,  80,  0, 0,  4,  4,  0,   200 }, { 0, 0, false } },
+    { { 2, 20,  9, 3,  2300, 64,  0, 0,  9,  3,  0,   2200 }, { 0, 0, false } },
+    { { 2, 75,  2, 1,  2300, 130, 0, 0,  2,  1,  1100, 2100 }, { 0, 0, false } },
+    { { 1, 3,   130, 1, 70,  16,  0, 0,  130, 1, 0,   60 }, { 0, 0, false } },
+    { { 2, 40,  4, 2,  1200, 16,  0, 0,  4,  2,  0,   1100 }, { SINKS, 1.5f, false } },
+    { { 2, 40,  4, 2,  120,  16,  0, 0,  4,  2,  31,  70 }, { BIAS | SINKS | BOTH, 0, true } },
+    { { 2, 40,  4, 2,  1200, 64,  0, 0,  4,  2,  0,   1100 }, { BIAS | ONE_H, 0, false } },
+};
+/* clang-format on */
+
+/* A query has the bits that it has alone, whatever is computed with it: other tokens, other rows of
+ * other lengths, other heads, on any number of threads. */
 DT_TEST(kernels_attention, a_row_does_not_depend_on_its_neighbours)
 {
-    enum { T = 70, H = 4, E = 24, S = 90 };
-    const int64_t q_shape[] = { 1, T, H, E }, k_shape[] = { 1, S, 2, E }, p_shape[] = { 1, T };
-    const dti_attention_attr attr = { H, 2, 0, 0.2f, 0, 0, 0 };
-    static float whole[T * H * E], part[T * H * E];
-    dt_local in[4] = { kt_filled(DT_F32, 4, q_shape, KT_UNIFORM, 1),
-                       kt_filled(DT_F32, 4, k_shape, KT_UNIFORM, 2),
-                       kt_filled(DT_F32, 4, k_shape, KT_UNIFORM, 3), kt_local(DT_I32, 2, p_shape) };
-
-    for (int t = 0; t < T; t++) ((int32_t *)in[3].data)[t] = t;
-    for (int isa = 0; isa <= (int)dti_isa_detect(); isa++) {
-        dt_local out = { .data = whole, .dtype = DT_F32, .n_axes = 4, .shape = { 1, T, H, E } };
-        dti_cpu *cpu;
-        DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
-        DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1, NULL }));
-        out.data = part;
-        for (int64_t n = 2; n < T; n += 13) {
-            in[0].shape[1] = in[3].shape[1] = out.shape[1] = n;
-            DT_ASSERT_OK(dti_attention_cpu(&(dt_kargs){ in, &out, &attr, cpu, 4, 1, NULL }));
-            DT_ASSERT(memcmp(part, whole, (size_t)(n * H * E) * sizeof(float)) == 0);
+    for (size_t i = 0; i < DT_COUNT(orders); i++)
+        for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
+            order_pass whole;
+            open_pass(&whole, &orders[i], kt_floats[t]);
+            for (int isa = 0; isa <= (int)dti_isa_detect(); isa++) {
+                dti_cpu *one, *many;
+                dti_pool *pool;
+                DT_ASSERT_OK(dti_pool_create(3, false, NULL, NULL, &pool));
+                DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &one));
+                DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, pool, &many));
+                run_pass(&whole, many);
+                expect_parts(&whole, orders[i].shape.rows > 1000 ? 13 : 3, one);
+                expect_part(&whole,
+                            &(order_part){ { 0, 0, 0 },
+                                           { 1, orders[i].shape.tokens, orders[i].shape.heads } },
+                            many);
+                dti_cpu_destroy(&one);
+                dti_cpu_destroy(&many);
+                dti_pool_destroy(&pool);
+            }
+            close_pass(&whole);
         }
-        in[0].shape[1] = in[3].shape[1] = T;
-        dti_cpu_destroy(&cpu);
-    }
-    for (int i = 0; i < 4; i++) kt_release(&in[i]);
 }
 
 DT_TEST(kernels_attention, heads_without_their_kv_heads_are_refused)

@@ -6,8 +6,8 @@
  * j <= positions[b, t], the last `window` of them if window > 0; attention_attr says what else. f32
  * throughout, one rounding.
  *
- * A row's result depends on the row, its position and on T == 1 or not: neither other rows nor the
- * number of threads nor the cut of heads over ranks changes a bit. */
+ * A row's result depends on the row and its position alone: neither the rows and tokens that are
+ * computed with it nor the number of threads nor the cut of heads over ranks changes a bit. */
 #include "dtensor/kernels/cpu/attention.h"
 
 #include <math.h>
@@ -19,9 +19,10 @@ const dti_attention_ops *dti_attention_ops_of(dti_isa isa)
     case DTI_ISA_AVX2:
         return &dti_attention_avx2;
     case DTI_ISA_AVX512:
+        return &dti_attention_avx512;
     case DTI_ISA_AVX512_BF16:
     case DTI_ISA_AMX:
-        return &dti_attention_avx512;
+        return &dti_attention_avx512_bf16;
 #endif
     default:
         return &dti_attention_portable;
@@ -31,7 +32,7 @@ const dti_attention_ops *dti_attention_ops_of(dti_isa isa)
 void dti_attention_adjust(const dti_attention *a, float *scores, int64_t step, const int64_t row[3],
                           int64_t key, int64_t n)
 {
-    float s[DTI_DECODE_KEYS], bias[DTI_DECODE_KEYS];
+    float s[DTI_TILE_KEYS], bias[DTI_TILE_KEYS];
 
     for (int64_t j = 0; j < n; j++) s[j] = scores[j * step] * a->scale;
     if (a->soft_cap > 0.0f) a->cpu->rows[DT_F32].soft_cap(s, s, n, a->soft_cap);
@@ -42,18 +43,6 @@ void dti_attention_adjust(const dti_attention *a, float *scores, int64_t step, c
         for (int64_t j = 0; j < n; j++) s[j] = fmaxf(s[j] + bias[j], DTI_ATTENTION_LOWEST);
     }
     for (int64_t j = 0; j < n; j++) scores[j * step] = s[j];
-}
-
-float dti_attention_sink(const dti_attention *a, int64_t h, float *largest, float *total)
-{
-    float sink, most, factor;
-
-    a->rows->load(&sink, a->sinks + h * a->bytes, 1);
-    most = fmaxf(*largest, sink);
-    factor = expf(*largest - most);
-    *total = *total * factor + expf(sink - most);
-    *largest = most;
-    return factor;
 }
 
 /* Options of few calls. The bias is [B or 1, H or 1, T or 1, S]; operands are from i on. */
@@ -146,10 +135,7 @@ dt_status dti_attention_cpu(const dt_kargs *args)
     DT_TRY(dti_attention_open(args, "attention", 0, 3, &a));
     if (dti_local_count(&args->in[0]) == 0) return DT_OK;
     a.y = args->out[0].data;
-    if (a.n_tokens == 1)
-        DT_TRY(dti_attention_decode(&a));
-    else
-        DT_TRY(dti_attention_prefill(&a));
+    DT_TRY(dti_attention_forward(&a));
     return DT_OK;
 }
 
@@ -170,6 +156,6 @@ dt_status dti_attention_lse_cpu(const dt_kargs *args)
     dti_attention_find_dropout(&a, args->attr);
     a.y = args->out[0].data;
     a.lse = args->out[1].data;
-    DT_TRY(dti_attention_prefill(&a));
+    DT_TRY(dti_attention_forward(&a));
     return DT_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the two forms of attention share: y[b, t, h] = sum_j p_j v[b, j], p = softmax_j of
+ * What the files of attention share: y[b, t, h] = sum_j p_j v[b, j], p = softmax_j of
  * scale q[b, t, h] . k[b, j] over the cache rows that the query sees. f32 throughout. */
 #ifndef DTI_ATTENTION_H
 #define DTI_ATTENTION_H
@@ -8,13 +8,13 @@
 #include "dtensor/kernels/cpu/cpu_internal.h"
 
 enum {
-    DTI_DECODE_KEYS = 128, /* keys whose scores are held at a time by the form for one token */
-    DTI_TILE_KEYS = 64,    /* the same for many tokens */
-    DTI_TILE_ROWS = 128,   /* queries times heads of a group that share a tile of keys */
-    DTI_PAD = 16,          /* floats: rows of scratch are multiples of the widest vector */
+    DTI_TILE_KEYS = 64,  /* keys that are taken at a time */
+    DTI_TILE_ROWS = 128, /* queries times heads of a group that share a tile of keys */
+    DTI_PAD = 16,        /* floats: rows of scratch are multiples of the widest vector */
     /* Where columns are rows of a tile: not a power of two, so that a column does not fall into few
      * sets of the cache. */
-    DTI_TILE_STRIDE = DTI_TILE_ROWS + DTI_PAD
+    DTI_TILE_STRIDE = DTI_TILE_ROWS + DTI_PAD,
+    DTI_WEIGHTS_STRIDE = DTI_TILE_KEYS + DTI_PAD /* of rows of scores: a vector may begin at any */
 };
 
 static inline int64_t dti_padded(int64_t n)
@@ -22,30 +22,36 @@ static inline int64_t dti_padded(int64_t n)
     return (n + DTI_PAD - 1) / DTI_PAD * DTI_PAD;
 }
 
-/* One tile of keys against up to DTI_TILE_ROWS rows, where every vector runs across rows: R below
- * is DTI_TILE_ROWS, E is dti_padded(width). Columns begin .. end - 1 (multiples of DTI_PAD) see
- * keys of this tile; others are left alone. */
+/* One tile of keys against n_rows rows, each of which sees some of them; E is dti_padded(width). A
+ * row's operations are the same whatever rows are with it:
+ *   score_j     one sum along the width (pairs of bf16 where the machine multiplies those)
+ *   weight_j    e^(score_j - largest), exactly 0 where the row does not see the key
+ *   total       weights in vectors from the row's first key of the tile on, one vector after the
+ *               other, then the tree of vf_sum()
+ *   sums        one multiply-add per key, in their order */
 typedef struct dti_attention_tile {
-    const float *q;              /* [width, DTI_TILE_STRIDE]: transposed */
-    const float *k;              /* [n_keys, E] */
-    const float *v;              /* [n_keys, E], zeros beyond width */
-    float *scores;               /* [DTI_TILE_KEYS, DTI_TILE_STRIDE] scratch */
-    float *sums;                 /* [R, E] weighted sums of v so far */
-    float *largest, *total;      /* [R] of the scores so far; of the weights so far */
-    float *factor;               /* [R] scratch */
-    const int32_t *first, *last; /* [R] keys that a row sees */
-    int64_t width, n_keys, begin, end;
+    const float *q;    /* [n_rows, E] as ops->queries leaves them */
+    const void *k, *v; /* n_keys rows of the cache, `stride` elements apart */
+    const char *k_ahead,
+        *v_ahead;                /* what is read next: n_ahead rows of ahead_bytes, as far apart */
+    const int32_t *first, *last; /* [n_rows] keys that a row sees */
+    float *largest, *total;      /* [n_rows] of the scores so far; of the weights so far */
+    float *sums;                 /* [n_rows, E] weighted sums of v so far */
+    float *keys, *values;        /* scratch [E, DTI_TILE_KEYS]: turned; [DTI_TILE_KEYS, E] */
+    int64_t n_rows, n_keys, stride, width, n_ahead, ahead_bytes;
     int32_t key; /* index of the tile's first key */
     float scale;
-    bool masked;                                        /* some row sees only part of the tile */
-    void (*adjust)(const struct dti_attention_tile *t); /* scores, before the softmax; or NULL */
-    void (*drop)(const struct dti_attention_tile *t);   /* of the weights after it; or NULL */
-    const void *arg;                                    /* theirs */
+    /* Or NULL: what else becomes of n rows of scores from `row` on, DTI_WEIGHTS_STRIDE apart,
+     * before the softmax, and of weights after it. */
+    void (*adjust)(const struct dti_attention_tile *t, float *scores, int64_t row, int64_t n);
+    void (*drop)(const struct dti_attention_tile *t, float *weights, int64_t row, int64_t n);
+    const void *arg; /* theirs */
 } dti_attention_tile;
 
-/* The same tile on the way back. Weights and slopes are [DTI_TILE_KEYS, DTI_TILE_STRIDE] scratch:
- * of a weight P = e^(scale s - lse), by which dv is summed, and of dS = P (dP - mean), by which dq
- * and dk are. */
+/* A tile on the way back, where every vector runs across rows: R below is DTI_TILE_ROWS. Columns
+ * begin .. end - 1 (multiples of DTI_PAD) see keys of this tile; others are left alone. Weights and
+ * slopes are [DTI_TILE_KEYS, DTI_TILE_STRIDE] scratch: of a weight P = e^(scale s - lse), by which
+ * dv is summed, and of dS = P (dP - mean), by which dq and dk are. */
 typedef struct dti_attention_back {
     const float *q, *dy;           /* [width, DTI_TILE_STRIDE]: transposed */
     const float *q_rows, *dy_rows; /* [R, E], zeros beyond width */
@@ -66,32 +72,24 @@ typedef struct dti_attention_back {
     const void *arg;
 } dti_attention_back;
 
-/* c[i, j] (+)= sum_k a[i, k] b[k, j]; a by two strides, b and c row-major; n a multiple of DTI_PAD.
- * The sum of an element goes along k, one multiply-add after the other. */
+/* c[i, j] (+)= sum_k a[i, k] b[k, j]; a by two strides, b and c row-major; n a multiple of a
+ * vector. The sum of an element goes along k, one multiply-add after the other. */
 typedef struct dti_product {
     float *c;
-    const float *a, *b;
+    const float *a;
+    const void *b; /* of f32, or what the function says */
     int64_t c_stride, a_row, a_column, b_stride;
     int64_t m, n, k;
     bool add;
 } dti_product;
 
-/* Loops of one instruction set. */
+/* Loops of one instruction set, by dtype of the cache. */
 typedef struct dti_attention_ops {
-    /* s[g, j] = q[g, :] . k[j, :], g < n_heads, j < n; q [n_heads, E] zero-padded, k rows of
-     * `stride` elements, s rows of DTI_DECODE_KEYS; by dtype of k */
-    void (*scores[3])(float *s, const float *q, int64_t n_heads, const void *k, int64_t stride,
-                      int64_t n, int64_t width);
-    /* o[g, :] += sum_j p[g, j] v[j, :]; o [n_heads, E] */
-    void (*mix[3])(float *o, const float *p, int64_t n_heads, const void *v, int64_t stride,
-                   int64_t n, int64_t width);
-    /* s = e^(scale s - m) where m becomes the larger of *largest and all scale s; *total and o [E]
-     * follow the change of m, then *total grows by the sum of s */
-    void (*soften)(float *s, int64_t n, float scale, float *largest, float *total, float *o,
-                   int64_t width);
     /* n rows of `stride` elements -> [n, E] floats, zeros beyond width */
     void (*rows[3])(float *to, const void *from, int64_t stride, int64_t n, int64_t width);
-    void (*tile)(const dti_attention_tile *t);
+    /* the same as a tile takes queries: floats, or pairs of bf16 in the first half of a row */
+    void (*queries[3])(float *to, const void *from, int64_t stride, int64_t n, int64_t width);
+    void (*tile[3])(const dti_attention_tile *t);
     void (*back)(const dti_attention_back *t);
     void (*multiply)(const dti_product *p);
 } dti_attention_ops;
@@ -100,6 +98,7 @@ extern const dti_attention_ops dti_attention_portable;
 #ifdef DT_HAVE_X86_KERNELS
 extern const dti_attention_ops dti_attention_avx2;
 extern const dti_attention_ops dti_attention_avx512;
+extern const dti_attention_ops dti_attention_avx512_bf16;
 #endif
 const dti_attention_ops *dti_attention_ops_of(dti_isa isa);
 
@@ -152,7 +151,11 @@ typedef struct dti_attention_block {
 /* Where row i lies in [B, T, H], batch row, head and query of it. */
 int64_t dti_attention_row(const dti_attention_block *block, int64_t i, int64_t at[3]);
 
-/* Fills first and last; rows beyond n_rows see no key. */
+/* The keys that token t of batch row b sees. */
+void dti_attention_range(const dti_attention *a, int64_t b, int64_t t, int64_t *first,
+                         int64_t *last);
+
+/* Fills first and last of dti_padded(n_rows) rows; those beyond n_rows see no key. */
 void dti_attention_see(const dti_attention_block *block);
 
 /* The columns that see one of n keys from `key` on, in whole vectors; false if none does. *masked:
@@ -160,9 +163,10 @@ void dti_attention_see(const dti_attention_block *block);
 bool dti_attention_columns(const dti_attention_block *block, int64_t key, int64_t n, int64_t *begin,
                            int64_t *end, bool *masked);
 
-/* tile [n, DTI_TILE_STRIDE] times 0 where a weight is dropped, times `kept` where it stays. */
-void dti_attention_drop(const dti_attention_block *block, float *tile, int64_t key, int64_t n,
-                        int64_t begin, int64_t end);
+/* The weights of row i for keys key .. key + n - 1, `step` floats apart, times 0 where one is
+ * dropped, times `kept` where it stays. */
+void dti_attention_drop(const dti_attention_block *block, float *weights, int64_t step, int64_t i,
+                        int64_t key, int64_t n);
 
 /* Local query heads [*begin, *end) that read local kv head kv. */
 static inline void dti_attention_heads(const dti_attention *a, int64_t kv, int64_t *begin,
@@ -188,16 +192,12 @@ static inline int64_t dti_attention_last(const dti_attention *a, int64_t positio
                                                              : a->n_rows - 1;
 }
 
-/* Scores of keys key .. key + n - 1 (n <= DTI_DECODE_KEYS) for one query, `step` floats apart:
+/* Scores of keys key .. key + n - 1 (n <= DTI_TILE_KEYS) for one query, `step` floats apart:
  * scaled, capped, biased. For calls that adjust. */
 void dti_attention_adjust(const dti_attention *a, float *scores, int64_t step, const int64_t row[3],
                           int64_t key, int64_t n);
 
-/* The softmax of head h is over one score more: largest and total become those with it. Returns the
- * factor of its sums. */
-float dti_attention_sink(const dti_attention *a, int64_t h, float *largest, float *total);
-
-dt_status dti_attention_decode(const dti_attention *a) DT_MUST_USE;  /* one token */
-dt_status dti_attention_prefill(const dti_attention *a) DT_MUST_USE; /* many */
+/* Fills y, and lse if it is not NULL. */
+dt_status dti_attention_forward(const dti_attention *a) DT_MUST_USE;
 
 #endif

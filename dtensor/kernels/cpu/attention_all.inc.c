@@ -1,187 +1,245 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The loops of attention for one instruction set. Before including, define DT_SIMD, DT_ATTENTION
- * (the name of the table), and what fits into the registers: HEADS by COLUMNS sums for one token,
- * P_ROWS by P_COLUMNS sums for a product of tiles. */
+ * (the name of the table), P_COLUMNS, as many vectors as six rows of sums leave room for, and
+ * DT_DOTS where the machine multiplies pairs of bf16. */
 #include "dtensor/kernels/cpu/attention.h"
 
 #include <math.h>
 
 #include "dtensor/kernels/cpu/simd.inc.c"
+#if DT_SIMD == 512
+#include "dtensor/kernels/cpu/transpose_avx512.h"
+#endif
 
-typedef struct mix_args {
-    int64_t stride, n, width;
-    int64_t left; /* columns from d on */
-    bool ahead;   /* fetch rows before they are used */
-} mix_args;
+enum { P_ROWS = 6, WIDE = P_COLUMNS * VW, LINE = 64 }; /* floats; bytes */
 
-/* Rows of one kv head lie apart, so the processor's prefetchers lose them: rows are fetched this
- * many ahead. */
-enum { AHEAD = 16 };
-
-/* Heads of a group are taken four, two or one at a time; their bits do not depend on it. */
-enum { HEADS = 4 };
-
-static inline int64_t heads_of(int64_t left)
+/* The rows of the next block, of `left`: blocks are of like size. No bit depends on it. */
+static inline int64_t rows_of(int64_t left)
 {
-    return left >= HEADS ? HEADS : left >= 2 ? 2 : 1;
+    const int64_t n_blocks = (left + P_ROWS - 1) / P_ROWS;
+
+    return (left + n_blocks - 1) / n_blocks;
 }
 
-static inline void ahead_of(const void *p, int64_t bytes)
+/* square[i] lane j becomes square[j] lane i. */
+static inline void turn_square(vf square[VW])
 {
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)p + at, 0, 3);
+#if DT_SIMD == 512
+    dti_transpose_16((__m512i *)(void *)square);
+#elif DT_SIMD == 256
+    __m256 *r = (__m256 *)(void *)square, t[8];
+
+    for (int i = 0; i < 8; i += 4) {
+        const __m256 a = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        const __m256 b = _mm256_unpackhi_ps(r[i], r[i + 1]);
+        const __m256 c = _mm256_unpacklo_ps(r[i + 2], r[i + 3]);
+        const __m256 d = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
+        t[i] = _mm256_shuffle_ps(a, c, 0x44);
+        t[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
+        t[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
+        t[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);
+    }
+#else
+    const vf a = __builtin_shufflevector(square[0], square[1], 0, 4, 1, 5);
+    const vf b = __builtin_shufflevector(square[0], square[1], 2, 6, 3, 7);
+    const vf c = __builtin_shufflevector(square[2], square[3], 0, 4, 1, 5);
+    const vf d = __builtin_shufflevector(square[2], square[3], 2, 6, 3, 7);
+
+    square[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+    square[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+    square[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+    square[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
+#endif
 }
 
-#define T           float
-#define LD(p, left) load_f32((p), (left))
-#define FN(name)    name##_of_f32
+/* Fetches what comes next into the second level, a line of k and of v at a time, while the products
+ * go on: rows of one kv head lie apart, so the processor itself does not see them coming. */
+typedef struct fetcher {
+    const char *k, *v;
+    int64_t row_bytes, step; /* of a row; to the next one */
+    int64_t column, left;    /* bytes of the row that were fetched; lines that were not */
+    int64_t per;             /* lines at a time, so that all are fetched in `times` times */
+} fetcher;
+
+static inline fetcher fetcher_of(const dti_attention_tile *t, int64_t step, int64_t times)
+{
+    const int64_t left = t->n_ahead * ((t->ahead_bytes + LINE - 1) / LINE);
+
+    return (fetcher){
+        t->k_ahead, t->v_ahead, t->ahead_bytes, step, 0, left, (left + times - 1) / times
+    };
+}
+
+static inline void fetch(fetcher *f)
+{
+    for (int64_t i = 0; i < f->per && f->left > 0; i++, f->left--) {
+        __builtin_prefetch(f->k + f->column, 0, 2);
+        __builtin_prefetch(f->v + f->column, 0, 2);
+        f->column += LINE;
+        if (f->column < f->row_bytes) continue;
+        f->column = 0;
+        f->k += f->step;
+        f->v += f->step;
+    }
+}
+
+/* --- products --------------------------------------------------------------------------------- */
+
+#define B               float
+#define LD_B(p)         vf_load(p)
+#define MULADD(a, b, c) vf_fma((a), (b), (c))
+#define FN(name)        name##_of_f32
+#include "dtensor/kernels/cpu/attention_product.inc.c"
+
+#define B               uint16_t
+#define LD_B(p)         vf_of_bf16(load_half((p), VW))
+#define MULADD(a, b, c) vf_fma((a), (b), (c))
+#define FN(name)        name##_of_bf16
+#include "dtensor/kernels/cpu/attention_product.inc.c"
+
+#define B               uint16_t
+#define LD_B(p)         vf_of_f16(load_half((p), VW))
+#define MULADD(a, b, c) vf_fma((a), (b), (c))
+#define FN(name)        name##_of_f16
+#include "dtensor/kernels/cpu/attention_product.inc.c"
+
+#ifdef DT_DOTS
+#define B               float
+#define LD_B(p)         vf_load(p)
+#define MULADD(a, b, c) (vf) _mm512_dpbf16_ps((__m512)(c), (__m512bh)(a), (__m512bh)(b))
+#define FN(name)        name##_of_pairs
+#include "dtensor/kernels/cpu/attention_product.inc.c"
+
+static inline vf load_pairs(const uint16_t *p, int64_t left)
+{
+    vf v = { 0 };
+
+    if (left >= 2 * VW) return vf_load((const float *)(const void *)p);
+    memcpy(&v, p, (size_t)left * sizeof *p);
+    return v;
+}
+#endif
+
+static inline vi lanes(void)
+{
+    vi v = { 0 };
+
+    for (int i = 0; i < VW; i++) v[i] = i;
+    return v;
+}
+
+/* --- forward ---------------------------------------------------------------------------------- */
+
+/* Keys begin .. end - 1 of the tile, of which some of n rows see one; begin is a multiple of VW. */
+static bool span_of(const dti_attention_tile *t, int64_t row, int64_t n, int64_t *begin,
+                    int64_t *end)
+{
+    int32_t first = INT32_MAX, last = -1;
+
+    for (int64_t i = row; i < row + n; i++) {
+        first = t->first[i] < first ? t->first[i] : first;
+        last = t->last[i] > last ? t->last[i] : last;
+    }
+    *begin = first > t->key ? (first - t->key) / VW * VW : 0;
+    *end = last + 1 - t->key < t->n_keys ? last + 1 - t->key : t->n_keys;
+    if (*begin < *end && (t->adjust != NULL || t->drop != NULL)) { /* those take all keys */
+        *begin = 0;
+        *end = t->n_keys;
+    }
+    return *begin < *end;
+}
+
+/* Scores of a row are scaled and hidden where the row does not see the key; returns the largest of
+ * them and of what the row has so far. */
+static inline float scale_row(const dti_attention_tile *t, float *s, int64_t row, int64_t begin,
+                              int64_t end)
+{
+    const int64_t last = t->last[row] - t->key < end - 1 ? t->last[row] - t->key : end - 1;
+    vf most = vf_set(t->largest[row]);
+
+    for (int64_t j = begin; j < end; j += VW) {
+        vf v = vf_load(s + j) * t->scale;
+        if (j + VW > last + 1)
+            v = vf_select(lanes() + (int32_t)j <= (int32_t)last, v, vf_set(-INFINITY));
+        vf_store(s + j, v);
+        most = vf_max(v, most);
+    }
+    return vf_largest(most);
+}
+
+/* Scores of n rows become weights, and what the rows have so far follows the change of the largest
+ * score. A row that sees no key of the tile keeps its bits. The first key that it sees there is in
+ * the first lane: so a document has the same bits wherever in the tile it begins. */
+static void soften(const dti_attention_tile *t, float *scores, int64_t row, int64_t n,
+                   int64_t begin, int64_t end)
+{
+    const int64_t padded = dti_padded(t->width);
+    int64_t start[P_ROWS];
+    float largest[P_ROWS];
+
+    for (int64_t i = 0; i < n; i++) {
+        float *s = scores + i * DTI_WEIGHTS_STRIDE;
+        start[i] = t->first[row + i] - t->key;
+        start[i] = start[i] < begin ? begin : start[i] < end ? start[i] : end;
+        for (int64_t j = begin; j < start[i]; j++) s[j] = 0.0f;
+        largest[i] = scale_row(t, s, row + i, start[i], end);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        float *s = scores + i * DTI_WEIGHTS_STRIDE, total = t->total[row + i];
+        const float base = largest[i] == -INFINITY ? 0.0f : largest[i]; /* no key seen yet */
+        vf sum = vf_set(0.0f);
+        for (int64_t j = start[i]; j < end; j += VW) {
+            const vf v = vf_exp(vf_load(s + j) - base);
+            vf_store(s + j, v);
+            sum += v;
+        }
+        if (largest[i] != t->largest[row + i]) {
+            const vf factor = vf_exp(vf_set(t->largest[row + i] - base)); /* 0 the first time */
+            float *o = t->sums + (row + i) * padded;
+            total *= factor[0];
+            for (int64_t d = 0; d < padded; d += VW) vf_store(o + d, vf_load(o + d) * factor);
+        }
+        t->largest[row + i] = largest[i];
+        t->total[row + i] = total + vf_sum(sum);
+    }
+}
+
+#define T             float
+#define LD(p, left)   load_f32((p), (left))
+#define FN(name)      name##_of_f32
+#define PER           1
+#define LD_Q(p, left) LD(p, left)
+#define SCORES        product_of_f32
 #include "dtensor/kernels/cpu/attention.inc.c"
 
 #define T           uint16_t
 #define LD(p, left) vf_of_bf16(load_half((p), (left)))
 #define FN(name)    name##_of_bf16
+#ifdef DT_DOTS
+#define PER           2
+#define LD_Q(p, left) load_pairs((p), (left))
+#define SCORES        product_of_pairs
+#else
+#define PER           1
+#define LD_Q(p, left) LD(p, left)
+#define SCORES        product_of_f32
+#endif
 #include "dtensor/kernels/cpu/attention.inc.c"
 
-#define T           uint16_t
-#define LD(p, left) vf_of_f16(load_half((p), (left)))
-#define FN(name)    name##_of_f16
+#define T             uint16_t
+#define LD(p, left)   vf_of_f16(load_half((p), (left)))
+#define FN(name)      name##_of_f16
+#define PER           1
+#define LD_Q(p, left) LD(p, left)
+#define SCORES        product_of_f32
 #include "dtensor/kernels/cpu/attention.inc.c"
 
-static void soften(float *s, int64_t n, float scale, float *largest, float *total, float *o,
-                   int64_t width)
-{
-    vf most = vf_set(*largest), sum = vf_set(0.0f);
-    float m, factor;
-
-    for (int64_t j = 0; j < n; j += VW) {
-        vf v = load_f32(s + j, n - j) * scale;
-        for (int64_t lane = n - j; lane < VW; lane++) v[lane] = -INFINITY;
-        store_f32(s + j, v, n - j);
-        most = vf_max(v, most);
-    }
-    m = vf_largest(most);
-    factor = vf_exp(vf_set(*largest - m))[0]; /* 0 the first time */
-    for (int64_t j = 0; j < n; j += VW) {
-        vf v = vf_exp(load_f32(s + j, n - j) - m);
-        for (int64_t lane = n - j; lane < VW; lane++) v[lane] = 0.0f;
-        store_f32(s + j, v, n - j);
-        sum += v;
-    }
-    *total = *total * factor + vf_sum(sum);
-    *largest = m;
-    if (factor == 1.0f) return;
-    for (int64_t d = 0; d < width; d += VW) vf_store(o + d, vf_load(o + d) * factor);
-}
-
-/* --- many tokens ------------------------------------------------------------------------------ */
-
-static inline __attribute__((always_inline)) void product_block(const dti_product *p, int64_t i,
-                                                                int64_t j, const int M, const int N)
-{
-    const float *a = p->a + i * p->a_row, *b = p->b + j;
-    float *c = p->c + i * p->c_stride + j;
-    vf sum[P_ROWS][P_COLUMNS];
-
-    for (int r = 0; r < M; r++)
-        for (int v = 0; v < N; v++)
-            sum[r][v] = p->add ? vf_load(c + r * p->c_stride + v * VW) : vf_set(0.0f);
-    for (int64_t k = 0; k < p->k; k++) {
-        vf row[P_COLUMNS];
-        for (int v = 0; v < N; v++) row[v] = vf_load(b + k * p->b_stride + v * VW);
-        for (int r = 0; r < M; r++) {
-            const vf factor = vf_set(a[r * p->a_row + k * p->a_column]);
-            for (int v = 0; v < N; v++) sum[r][v] = vf_fma(factor, row[v], sum[r][v]);
-        }
-    }
-    for (int r = 0; r < M; r++)
-        for (int v = 0; v < N; v++) vf_store(c + r * p->c_stride + v * VW, sum[r][v]);
-}
-
-static void multiply(const dti_product *p)
-{
-    for (int64_t j = 0; j < p->n;) {
-        const bool wide = j + P_COLUMNS * VW <= p->n;
-        int64_t i = 0;
-        if (wide) {
-            for (; i + P_ROWS <= p->m; i += P_ROWS) product_block(p, i, j, P_ROWS, P_COLUMNS);
-            for (; i < p->m; i++) product_block(p, i, j, 1, P_COLUMNS);
-        } else {
-            for (; i + P_ROWS <= p->m; i += P_ROWS) product_block(p, i, j, P_ROWS, 1);
-            for (; i < p->m; i++) product_block(p, i, j, 1, 1);
-        }
-        j += wide ? P_COLUMNS * VW : VW;
-    }
-}
-
-/* Scores of VW rows become weights, the running maximum and total of these rows move on. A row that
- * sees no key of this tile keeps its bits: its factor is 1, its weights are 0. */
-static void soften_columns(const dti_attention_tile *t, int64_t column)
-{
-    const vf old = vf_load(t->largest + column);
-    vf most = old, sum = vf_set(0.0f), base, factor;
-    vi first, last;
-
-    memcpy(&first, t->first + column, sizeof first);
-    memcpy(&last, t->last + column, sizeof last);
-    for (int64_t j = 0; j < t->n_keys; j++) {
-        float *s = t->scores + j * DTI_TILE_STRIDE + column;
-        vf v = vf_load(s) * t->scale;
-        if (t->masked) {
-            const vi key = (t->key + (int32_t)j) - (vi){ 0 };
-            v = vf_select((key >= first) & (key <= last), v, vf_set(-INFINITY));
-            vf_store(s, v);
-        }
-        most = vf_max(v, most);
-    }
-    base = vf_select(most == -INFINITY, vf_set(0.0f), most); /* no key seen yet */
-    for (int64_t j = 0; j < t->n_keys; j++) {
-        float *s = t->scores + j * DTI_TILE_STRIDE + column;
-        const vf v = vf_exp((t->masked ? vf_load(s) : vf_load(s) * t->scale) - base);
-        vf_store(s, v);
-        sum += v;
-    }
-    factor = vf_exp(old - base);
-    vf_store(t->factor + column, factor);
-    vf_store(t->total + column, vf_load(t->total + column) * factor + sum);
-    vf_store(t->largest + column, most);
-}
-
-static void tile(const dti_attention_tile *t)
-{
-    const int64_t padded = dti_padded(t->width);
-    const dti_product scores = { .c = t->scores + t->begin,
-                                 .c_stride = DTI_TILE_STRIDE,
-                                 .a = t->k,
-                                 .a_row = padded,
-                                 .a_column = 1,
-                                 .b = t->q + t->begin,
-                                 .b_stride = DTI_TILE_STRIDE,
-                                 .m = t->n_keys,
-                                 .n = t->end - t->begin,
-                                 .k = t->width };
-    const dti_product sums = { .c = t->sums + t->begin * padded,
-                               .c_stride = padded,
-                               .a = t->scores + t->begin,
-                               .a_row = 1,
-                               .a_column = DTI_TILE_STRIDE,
-                               .b = t->v,
-                               .b_stride = padded,
-                               .m = t->end - t->begin,
-                               .n = padded,
-                               .k = t->n_keys,
-                               .add = true };
-
-    multiply(&scores);
-    if (t->adjust != NULL) t->adjust(t);
-    for (int64_t column = t->begin; column < t->end; column += VW) soften_columns(t, column);
-    if (t->drop != NULL) t->drop(t);
-    for (int64_t row = t->begin; row < t->end; row++) {
-        float *o = t->sums + row * padded;
-        if (t->factor[row] == 1.0f) continue;
-        for (int64_t d = 0; d < padded; d += VW) vf_store(o + d, vf_load(o + d) * t->factor[row]);
-    }
-    multiply(&sums);
-}
+/* --- backward --------------------------------------------------------------------------------- */
 
 /* Scores of VW rows become weights, slopes of weights those of scores. */
 static void slope_columns(const dti_attention_back *t, int64_t column)
@@ -224,11 +282,11 @@ static void back(const dti_attention_back *t)
                       .n = n,
                       .k = t->width };
 
-    multiply(&p); /* scores */
+    product_of_f32(&p, NULL); /* scores */
     p.c = t->slopes + t->begin;
     p.a = t->v;
     p.b = t->dy + t->begin;
-    multiply(&p); /* by which a weight changes the loss */
+    product_of_f32(&p, NULL); /* by which a weight changes the loss */
     if (t->adjust != NULL) t->adjust(t);
     for (int64_t column = t->begin; column < t->end; column += VW) slope_columns(t, column);
     if (t->spread != NULL) t->spread(t);
@@ -243,11 +301,11 @@ static void back(const dti_attention_back *t)
                        .n = padded,
                        .k = n,
                        .add = true };
-    multiply(&p);
+    product_of_f32(&p, NULL);
     p.c = t->dk;
     p.a = t->slopes + t->begin;
     p.b = t->q_rows + at;
-    multiply(&p);
+    product_of_f32(&p, NULL);
     p = (dti_product){ .c = t->dq + at,
                        .c_stride = padded,
                        .a = t->slopes + t->begin,
@@ -259,15 +317,18 @@ static void back(const dti_attention_back *t)
                        .n = padded,
                        .k = t->n_keys,
                        .add = true };
-    multiply(&p);
+    product_of_f32(&p, NULL);
+}
+
+static void multiply(const dti_product *p)
+{
+    product_of_f32(p, NULL);
 }
 
 const dti_attention_ops DT_ATTENTION = {
-    .scores = { scores_of_f32, scores_of_bf16, scores_of_f16 },
-    .mix = { mix_of_f32, mix_of_bf16, mix_of_f16 },
     .rows = { rows_of_f32, rows_of_bf16, rows_of_f16 },
-    .soften = soften,
-    .tile = tile,
+    .queries = { queries_of_f32, queries_of_bf16, queries_of_f16 },
+    .tile = { tile_of_f32, tile_of_bf16, tile_of_f16 },
     .back = back,
     .multiply = multiply,
 };

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define DT_SIMD      256
 #define DT_ATTENTION dti_attention_avx2
-#define COLUMNS      2
-#define P_ROWS       6
 #define P_COLUMNS    2
 #include "dtensor/kernels/cpu/attention_all.inc.c"

@@ -154,7 +154,8 @@ static void find_kept(const back_item *it, const dti_attention_back *t)
 {
     for (int64_t j = 0; j < t->n_keys; j++)
         for (int64_t i = t->begin; i < t->end; i++) it->s->kept[j * STRIDE + i] = 1.0f;
-    dti_attention_drop(&it->block, it->s->kept, t->key, t->n_keys, t->begin, t->end);
+    for (int64_t i = t->begin; i < t->end && i < it->block.n_rows; i++)
+        dti_attention_drop(&it->block, it->s->kept + i, STRIDE, i, t->key, t->n_keys);
 }
 
 static void walk_keys(const back_item *it)

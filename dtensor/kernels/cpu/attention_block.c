@@ -4,7 +4,7 @@
  * the way back. */
 #include "dtensor/kernels/cpu/attention.h"
 
-enum { R = DTI_TILE_ROWS, STRIDE = DTI_TILE_STRIDE };
+enum { R = DTI_TILE_ROWS };
 
 int64_t dti_attention_row(const dti_attention_block *block, int64_t i, int64_t at[3])
 {
@@ -29,24 +29,33 @@ static int64_t segment_begin(const int32_t *segments, int64_t begin, int64_t end
     return begin;
 }
 
+void dti_attention_range(const dti_attention *a, int64_t b, int64_t t, int64_t *first,
+                         int64_t *last)
+{
+    const int32_t position = a->positions[b * a->n_tokens + t];
+
+    *first = dti_attention_first(a, position);
+    *last = dti_attention_last(a, position);
+    if (a->segments != NULL) {
+        const int32_t *segments = a->segments + b * a->n_rows;
+        const int64_t own = segments[position];
+        const int64_t begin = segment_begin(segments, 0, position, own);
+        const int64_t end = segment_begin(segments, position, a->n_rows, own + 1);
+        *first = begin > *first ? begin : *first;
+        *last = end - 1 < *last ? end - 1 : *last;
+    }
+}
+
 void dti_attention_see(const dti_attention_block *block)
 {
-    const dti_attention *a = block->a;
+    int64_t first = 0, last = -1;
 
-    for (int64_t i = 0; i < R; i++) {
-        const bool used = i < block->n_rows;
-        const int64_t t = block->first_query + i / block->n_heads;
-        const int32_t position = used ? a->positions[block->b * a->n_tokens + t] : -1;
-        int64_t first = dti_attention_first(a, position);
-        int64_t last = used ? dti_attention_last(a, position) : -1;
-        if (used && a->segments != NULL) {
-            const int32_t *segments = a->segments + block->b * a->n_rows;
-            const int64_t own = segments[position];
-            const int64_t begin = segment_begin(segments, 0, position, own);
-            const int64_t end = segment_begin(segments, position, a->n_rows, own + 1);
-            first = begin > first ? begin : first;
-            last = end - 1 < last ? end - 1 : last;
-        }
+    for (int64_t i = 0; i < dti_padded(block->n_rows); i++) {
+        if (i >= block->n_rows)
+            last = -1;
+        else if (i % block->n_heads == 0)
+            dti_attention_range(block->a, block->b, block->first_query + i / block->n_heads, &first,
+                                &last);
         block->first[i] = (int32_t)first;
         block->last[i] = (int32_t)last;
     }
@@ -70,8 +79,8 @@ bool dti_attention_columns(const dti_attention_block *block, int64_t key, int64_
     return first < last;
 }
 
-void dti_attention_drop(const dti_attention_block *block, float *tile, int64_t key, int64_t n,
-                        int64_t begin, int64_t end)
+void dti_attention_drop(const dti_attention_block *block, float *weights, int64_t step, int64_t i,
+                        int64_t key, int64_t n)
 {
     const dti_attention *a = block->a;
     const dti_random_fill uniform = {
@@ -80,10 +89,8 @@ void dti_attention_drop(const dti_attention_block *block, float *tile, int64_t k
     float u[DTI_TILE_KEYS];
     int64_t at[3];
 
-    for (int64_t i = begin; i < end && i < block->n_rows; i++) {
-        (void)dti_attention_row(block, i, at);
-        const int64_t head = (a->b_offset + at[0]) * a->all_heads + a->q_offset + at[1];
-        a->cpu->random(&uniform, u, (head * a->n_tokens + at[2]) * a->n_rows + key, n);
-        for (int64_t j = 0; j < n; j++) tile[j * STRIDE + i] *= u[j] < a->dropout ? 0.0f : a->kept;
-    }
+    (void)dti_attention_row(block, i, at);
+    const int64_t head = (a->b_offset + at[0]) * a->all_heads + a->q_offset + at[1];
+    a->cpu->random(&uniform, u, (head * a->n_tokens + at[2]) * a->n_rows + key, n);
+    for (int64_t j = 0; j < n; j++) weights[j * step] *= u[j] < a->dropout ? 0.0f : a->kept;
 }

@@ -129,10 +129,14 @@ static inline void vf_sum4(float sums[4], vf a, vf b, vf c, vf d)
 
 static inline float vf_largest(vf v)
 {
+#if DT_SIMD == 512
+    return _mm512_reduce_max_ps((__m512)v);
+#else
     float largest = v[0];
 
     for (int i = 1; i < VW; i++) largest = v[i] > largest ? v[i] : largest;
     return largest;
+#endif
 }
 
 /* Whether any lane has a bit. */
