@@ -47,8 +47,15 @@ static bool is_done(const dt_pending *p)
     return p->job == NULL || p->device->lane == NULL || dti_lane_is_done(p->device->lane, p->job);
 }
 
+/* Counts p among the moves that read its operands, or, once it is done, no longer. */
+static void count_readers(dt_pending *p, int more)
+{
+    for (int i = 0; i < p->n; i++) p->x[i]->storage->moving += more;
+}
+
 static void let_go(dt_pending *p)
 {
+    if (p->job != NULL) count_readers(p, -1);
     dti_job_free(&p->job);
     for (int i = 0; i < p->n; i++) {
         dt_tensor_release(&p->x[i]);
@@ -99,6 +106,7 @@ static dt_status write_down(dt_pending *p, const dt_layout *const *want, dt_comm
     dt_status st;
 
     DT_TRY(dti_job_create(&p->job));
+    count_readers(p, 1);
     d->job = p->job;
     d->ops = &dti_device_later;
     st = move_all(p, want, counters);
@@ -248,6 +256,17 @@ void dt_pending_release(dt_pending **pending)
     unlink_pending(p);
     link_to(&p->device->dropped, p);
     reap(p->device);
+}
+
+/* A peer that reads the bytes has its turn when the rank's own job does, and lets go of them before
+ * that is done. */
+void dti_tensor_begin_write(dt_tensor *x)
+{
+    dti_lane *lane = x->device->lane;
+
+    if (x->storage->moving > 0 && lane != NULL) dti_lane_drain(lane);
+    x->storage->version++;
+    dti_tensor_forget_reduced(x);
 }
 
 /* --- the tape --------------------------------------------------------------------------------- */

@@ -11,10 +11,7 @@ dt_status dti_host_open(dt_tensor *x, dti_host_use use, dti_host *out)
     dt_status st = DT_OK;
 
     *out = (dti_host){ .local = x->local, .x = x, .use = use };
-    if (use == DTI_HOST_WRITES) {
-        dti_tensor_forget_reduced(x);
-        x->storage->version++;
-    }
+    if (use == DTI_HOST_WRITES) dti_tensor_begin_write(x);
     if (d->ops->host_visible) return DT_OK;
     DT_TRY(dti_big_alloc(bytes, &out->local.data));
     out->copied = true;

@@ -338,7 +338,13 @@ bool dti_lane_is_done(dti_lane *l, const dti_job *j)
     return done;
 }
 
-/* Until the job is done or a little later. */
+/* j NULL: all that was handed in. */
+static bool is_over(const dti_lane *l, const dti_job *j)
+{
+    return j != NULL ? j->done : l->first == NULL;
+}
+
+/* Until it is over or a little later. */
 static bool wait_a_little(dti_lane *l, const dti_job *j)
 {
     struct timespec until;
@@ -349,22 +355,32 @@ static bool wait_a_little(dti_lane *l, const dti_job *j)
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     (void)pthread_mutex_lock(&l->lock);
-    if (!j->done) (void)pthread_cond_timedwait(&l->done, &l->lock, &until);
-    done = j->done;
+    if (!is_over(l, j)) (void)pthread_cond_timedwait(&l->done, &l->lock, &until);
+    done = is_over(l, j);
     (void)pthread_mutex_unlock(&l->lock);
     return done;
 }
 
-dt_status dti_lane_await(dti_lane *l, const dti_job *j)
+/* An abort ends jobs as well, with the better message. */
+static void wait_for(dti_lane *l, const dti_job *j)
 {
     dti_comm *world = dti_runtime_world(l->rt);
     const dti_comm_request nothing = { .call = { .op = DTI_COMM_BARRIER } };
 
-    /* An abort ends the job as well, with the better message. */
     while (!wait_a_little(l, j)) (void)world->ops->check(world, &nothing);
+}
+
+dt_status dti_lane_await(dti_lane *l, const dti_job *j)
+{
+    wait_for(l, j);
     if (j->status == DT_OK) return DT_OK;
     dti_error_restore(&j->error);
     return dti_error_frame(j->status, __func__, __FILE__, __LINE__);
+}
+
+void dti_lane_drain(dti_lane *l)
+{
+    wait_for(l, NULL);
 }
 
 void dti_lane_close(dti_lane **lane)

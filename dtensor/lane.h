@@ -37,6 +37,9 @@ bool dti_lane_is_done(dti_lane *lane, const dti_job *job);
 /* Waits for it and does meanwhile what peers of the rank wait for. The errors are the job's. */
 dt_status dti_lane_await(dti_lane *lane, const dti_job *job) DT_MUST_USE;
 
+/* The same for all that was handed in, whose errors are told by those who wait for it. */
+void dti_lane_drain(dti_lane *lane);
+
 /* Does what was handed in, ends the thread. Accepts NULL. */
 void dti_lane_close(dti_lane **lane);
 

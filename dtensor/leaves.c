@@ -57,8 +57,7 @@ static dt_status move_into(dt_tape *t, dt_tensor *x, dt_tensor *to)
 
 dt_status dti_move_into(dt_tape *t, dt_tensor *x, dt_tensor *to)
 {
-    to->storage->version++;
-    dti_tensor_forget_reduced(to);
+    dti_tensor_begin_write(to);
     DT_TRY(dti_runtime_alone(dt_mesh_runtime(x->mesh), move_into(t, x, to)));
     return DT_OK;
 }

@@ -23,6 +23,7 @@ dti_step_part dti_step_whole(const dt_tensor *grad, dt_tensor *param, dt_tensor 
                            .param = param->local.data,
                            .dtype = param->local.dtype };
 
+    dti_tensor_begin_write(param);
     if (master != NULL) part.master = master->local.data;
     for (int i = 0; i < 2; i++)
         if (state[i] != NULL) part.state[i] = state[i]->local.data;

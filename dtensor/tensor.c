@@ -300,9 +300,8 @@ dt_status dt_tensor_read(const dt_tensor *x, void *to, size_t bytes)
 dt_status dt_tensor_write(dt_tensor *x, const void *from, size_t bytes)
 {
     DT_TRY(check_piece(x, from, bytes));
+    dti_tensor_begin_write(x);
     DT_TRY(x->device->ops->write(x->device, x->local.data, from, bytes));
-    x->storage->version++;
-    dti_tensor_forget_reduced(x);
     return DT_OK;
 }
 

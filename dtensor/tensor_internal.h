@@ -75,6 +75,10 @@ dt_status dti_check_create_whole(dt_mesh *mesh, const dt_placement *place, int n
 /* Lets go of what x was reduced to: x has other bytes, or there is something newer. */
 void dti_tensor_forget_reduced(dt_tensor *x);
 
+/* x's bytes are about to be written over: waits for begun moves that read them, here or at a peer,
+ * and lets go of what was made of the old ones. */
+void dti_tensor_begin_write(dt_tensor *x);
+
 /* Interns `place` for tensors with x's mesh and axes. DT_ERR_ARG after the end of x's run. */
 dt_status dti_tensor_layout(dt_tensor *x, const dt_placement *place,
                             const dt_layout **out) DT_MUST_USE;

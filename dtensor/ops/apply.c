@@ -296,8 +296,8 @@ static dt_status apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_
     DT_TRY(shapes_of(t, d, in, n, &made));
     if (d->wants_moves) DT_TRY(move_operands(t, op, d->in_want, n, in));
     for (int r = 0; r < n_out; r++) DT_TRY(make_result(d, made, r, in, n, &out[r]));
+    if ((op->flags & DT_OP_INPLACE_LAST) != 0) dti_tensor_begin_write(in[n - 1]);
     if (!runs_no_kernel(op, in[0])) DT_TRY(run_kernel(op, attr, n, in, n_out, out));
-    if ((op->flags & DT_OP_INPLACE_LAST) != 0) in[n - 1]->storage->version++;
     if (dti_graph_listens(t->graph)) DT_TRY(dti_graph_row(t, op, attr, n, in, n_out, out));
     return DT_OK;
 }

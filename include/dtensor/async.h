@@ -31,8 +31,9 @@ extern "C" {
 typedef struct dt_pending dt_pending;
 
 /**
- * Begins what dt_redistribute(x, want, ...) does, and returns. It keeps a reference of x, whose
- * bytes must not be written before the wait has returned; reading them is fine.
+ * Begins what dt_redistribute(x, want, ...) does, and returns. It keeps a reference of x.
+ * Reading x is fine meanwhile; what the library writes to it waits for the move; memory that was
+ * lent to x must not be written past the library before the wait has returned.
  *
  * Collective  as dt_redistribute(), at the begin. Deadlines count while peers are awaited, from
  *             when the move's turn has come.

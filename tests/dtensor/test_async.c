@@ -335,6 +335,33 @@ DT_TEST(overlap, what_was_dropped_is_gone_at_the_end)
     DT_ASSERT_EQ_INT(lines, 0);
 }
 
+/* --- bytes that are written while they travel -------------------------------------------------- */
+
+/* Rank 1 comes late: what rank 0 writes meanwhile is no part of what either gathers. */
+static dt_status write_behind(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement rows[] = { DT_SHARD(0) }, whole[] = { DT_REPLICATE };
+    const float after[] = { 7, 7 };
+    float got[4] = { 0 };
+    DT_HELD(tensor) *x = NULL, *y = NULL;
+    dt_pending *p = NULL;
+
+    (void)arg;
+    DT_TRY(dt_ones(mesh, rows, DT_F32, 1, (const int64_t[]){ 4 }, &x));
+    if (dt_mesh_coord(mesh, 0) == 1) sleep_ms(50);
+    DT_TRY(dt_redistribute_begin(x, whole, &p));
+    DT_TRY(dt_tensor_write(x, after, sizeof after));
+    DT_TRY(dt_pending_wait(&p, &y));
+    DT_TRY(dt_tensor_read(y, got, sizeof got));
+    for (int i = 0; i < 4; i++) DT_EXPECT(got[i] == 1.0f, "[%d] is %g", i, (double)got[i]);
+    return DT_OK;
+}
+
+DT_TEST(overlap, a_write_waits_for_moves_that_read)
+{
+    dt_test_on_ranks("tp=2", write_behind, NULL);
+}
+
 /* --- ranks that fail -------------------------------------------------------------------------- */
 
 typedef enum how { LEAVES, FAILS, IS_LATE, DIFFERS } how;
