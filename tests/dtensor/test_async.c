@@ -335,7 +335,7 @@ DT_TEST(overlap, what_was_dropped_is_gone_at_the_end)
     DT_ASSERT_EQ_INT(lines, 0);
 }
 
-/* --- bytes that are written while they travel -------------------------------------------------- */
+/* --- bytes that are written while they travel ------------------------------------------------- */
 
 /* Rank 1 comes late: what rank 0 writes meanwhile is no part of what either gathers. */
 static dt_status write_behind(dt_mesh *mesh, const void *arg)
