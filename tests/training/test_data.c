@@ -100,7 +100,7 @@ DT_TEST(data, a_hash_says_whose_files_they_are_wherever_they_lie)
     tokens_folder f;
 
     tokens_begin(&f);
-    for (int i = 0; i < MANY; i++) tokens[i] = (uint16_t)(i * i % 1000);
+    for (int i = 0; i < MANY; i++) tokens[i] = (uint16_t)((int64_t)i * i % 1000);
     a = tokens_write(&f, "a.bin", tokens, FEW * sizeof *tokens);
     b = tokens_write(&f, "b.bin", tokens, FEW * sizeof *tokens);
     DT_ASSERT(hash_of(a, NULL) == hash_of(b, NULL));
