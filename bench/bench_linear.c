@@ -19,6 +19,8 @@ static const bench_column columns[] = {
     { "in", "in", 6, 0 },
     { "out", "out", 6, 0 },
     { "us", "us", 9, 1 },
+    { "bound_us", "bound", 9, 1 }, /* the longer of reading w and of the arithmetic */
+    { "bound_ratio", "ratio", 6, 3 },
     { "weights_gbs", "GB/s of w", 9, 1 },
     { "read_gbs", "read", 6, 1 },
     { "read_ratio", "ratio", 6, 3 },
@@ -39,7 +41,9 @@ typedef struct linear_options {
     const char *dtype;
 } linear_options;
 
-static const int64_t row_list[] = { 1, 2, 4, 8, 16, 31, 32, 64, 128, 256, 512 };
+static const int64_t row_list[] = {
+    1, 2, 3, 4, 6, 8, 12, 16, 24, 31, 32, 48, 63, 64, 128, 256, 512
+};
 static const dt_dtype dtypes[] = { DT_BF16, DT_F32, DT_F16 };
 
 /* One row of the table. */
@@ -51,7 +55,8 @@ typedef struct linear_case {
     int64_t rows;
     dt_local x, y;
     size_t at; /* in the machine's memory: where the next weights lie */
-    bench_samples seconds, read, read_ratio, fma, fma_ratio, dot, tile, tile_ratio;
+    bench_samples seconds, bound, bound_ratio, read, read_ratio, fma, fma_ratio, dot, tile,
+        tile_ratio;
 } linear_case;
 
 enum { SAMPLE_NS = 100000000 };
@@ -97,20 +102,32 @@ static limits measure_limits(const linear_case *c)
                      bf16 ? bench_amx_gflops(c->machine) : 0.0 };
 }
 
+/* Seconds that w takes from memory, or the products at the peak of what multiplies them. */
+static double bound_of(const limits *l, double gigabytes, double gflop)
+{
+    const double peak = l->tile > 0.0 ? l->tile : l->dot > 0.0 ? l->dot : l->fma;
+    const double read = gigabytes / l->read, multiply = gflop / peak;
+
+    return read > multiply ? read : multiply;
+}
+
 static dt_status measure(linear_case *c)
 {
     const linear_options *o = c->options;
     const double weights = (double)(o->in * o->out) * (double)dt_dtype_size(c->dtype) * 1e-9;
     const double gflop = 2e-9 * (double)(c->rows * o->in) * (double)o->out;
     limits before, after;
-    double seconds;
+    double seconds, bound;
 
     DT_TRY(product(c)); /* scratch and the library's products are made */
     before = measure_limits(c);
     for (int64_t i = 0; i < o->rounds; i++) {
         DT_TRY(sample(c, &seconds));
         after = measure_limits(c);
+        bound = (bound_of(&before, weights, gflop) + bound_of(&after, weights, gflop)) / 2;
         bench_add(&c->seconds, seconds);
+        bench_add(&c->bound, bound);
+        bench_add(&c->bound_ratio, bound / seconds);
         bench_add(&c->read, (before.read + after.read) / 2);
         bench_add(&c->read_ratio, weights / seconds / ((before.read + after.read) / 2));
         bench_add(&c->fma, (before.fma + after.fma) / 2);
@@ -131,6 +148,7 @@ static void print_case(const linear_case *c, bench_report *report)
 
     bench_report_row(report, dt_dtype_name(c->dtype), (double)c->machine->n_threads,
                      (double)c->rows, (double)o->in, (double)o->out, seconds * 1e6,
+                     bench_median(&c->bound) * 1e6, bench_median(&c->bound_ratio),
                      (double)(o->in * o->out) * (double)dt_dtype_size(c->dtype) * 1e-9 / seconds,
                      bench_median(&c->read), bench_median(&c->read_ratio),
                      2e-9 * (double)(c->rows * o->in) * (double)o->out / seconds,
