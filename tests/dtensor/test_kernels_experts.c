@@ -163,6 +163,51 @@ DT_TEST(kernels_experts, experts_match_float64)
         }
 }
 
+/* A token has the same bits alone and among others, whatever experts those go to. */
+DT_TEST(kernels_experts, a_token_does_not_depend_on_its_neighbours)
+{
+    enum { TOKENS = 90, SLOTS = 2, EXPERTS = 3, D = 40, F = 24 };
+    const int64_t x_shape[] = { TOKENS, D }, k_shape[] = { TOKENS, SLOTS };
+    const int64_t gate_up[] = { EXPERTS, 2 * F, D }, down[] = { EXPERTS, D, F };
+    const dti_experts_attr attr = { EXPERTS };
+
+    for (int isa = 0; isa <= (int)dti_isa_detect(); isa++)
+        for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
+            const int64_t bytes = (int64_t)dt_dtype_size(kt_floats[t]);
+            if (kt_floats[t] == DT_F32 && isa >= DTI_ISA_AVX512) continue; /* many: on panels */
+            dt_local in[] = { kt_filled(kt_floats[t], 2, x_shape, KT_UNIFORM, 1),
+                              kt_local(DT_I32, 2, k_shape),
+                              kt_filled(kt_floats[t], 2, k_shape, KT_UNIFORM, 2),
+                              kt_filled(kt_floats[t], 3, gate_up, KT_UNIFORM, 3),
+                              kt_filled(kt_floats[t], 3, down, KT_UNIFORM, 4) };
+            dt_local all = kt_local(kt_floats[t], 2, x_shape),
+                     y = kt_local(kt_floats[t], 2, x_shape);
+            dti_cpu *cpu;
+            for (int32_t i = 0; i < TOKENS; i++) {
+                ((int32_t *)in[1].data)[2 * i] = i * i % EXPERTS;
+                ((int32_t *)in[1].data)[2 * i + 1] = (i * i + 1) % EXPERTS;
+            }
+            DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
+            DT_ASSERT_OK(dti_experts_cpu(&(dt_kargs){ in, &all, &attr, cpu, 5, 1, NULL }));
+            for (int64_t i = 0; i < TOKENS; i++) {
+                dt_local one[5], out = y;
+                memcpy(one, in, sizeof one);
+                for (int k = 0; k < 3; k++) one[k].shape[0] = 1;
+                one[0].data = (char *)in[0].data + i * D * bytes;
+                one[1].data = (int32_t *)in[1].data + i * SLOTS;
+                one[2].data = (char *)in[2].data + i * SLOTS * bytes;
+                out.shape[0] = 1;
+                DT_ASSERT_OK(dti_experts_cpu(&(dt_kargs){ one, &out, &attr, cpu, 5, 1, NULL }));
+                DT_ASSERT(memcmp(out.data, (const char *)all.data + i * D * bytes,
+                                 (size_t)(D * bytes)) == 0);
+            }
+            dti_cpu_destroy(&cpu);
+            for (int i = 0; i < 5; i++) kt_release(&in[i]);
+            kt_release(&all);
+            kt_release(&y);
+        }
+}
+
 DT_TEST(kernels_experts, ids_that_name_no_expert_or_one_twice_are_refused)
 {
     const int64_t x_shape[] = { 2, 4 }, ids_shape[] = { 2, 2 }, gate_up[] = { 3, 2, 4 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * linear: few rows, many rows (panels, or oneDNN), with and without bias, all dtypes. */
+ * linear: any number of rows, with and without bias, all dtypes; the bits of a row alone and among
+ * others. */
 #include "tests/dtensor/test_kernels.h"
 
 #include <sys/mman.h>
@@ -120,8 +121,8 @@ DT_TEST(kernels_linear, many_rows_on_panels_are_one_chain)
 
     for (int isa = DTI_ISA_AVX512; isa <= (int)dti_isa_detect(); isa++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
-            const bool fused = kt_floats[t] != DT_BF16 || isa == DTI_ISA_AVX512;
-            if (isa == DTI_ISA_AVX512_BF16 && !fused) continue; /* the library's */
+            const bool fused = kt_floats[t] == DT_F32;
+            if (!fused && (kt_floats[t] != DT_BF16 || isa != DTI_ISA_AMX)) continue; /* no panels */
             dt_local in[2] = { kt_filled(kt_floats[t], 2, x_shape, KT_UNIFORM, 1),
                                kt_filled(kt_floats[t], 2, w_shape, KT_UNIFORM, 2) };
             dt_local out = { .data = all, .dtype = DT_F32, .n_axes = 2, .shape = { M, N } };
@@ -171,33 +172,85 @@ DT_TEST(kernels_linear, huge_and_tiny_side_by_side)
         }
 }
 
-/* A row of few rows is the same whatever rows stand beside it (tiles: from two rows on). */
+/* Rows of x together: each has the bits that it has alone, with all outputs of w or with a part of
+ * them, on one thread or several. */
+static void expect_rows_alone(dti_isa isa, dt_dtype dtype, linear_shape s)
+{
+    const int64_t x_shape[] = { s.m, s.k }, w_shape[] = { s.n, s.k }, y_shape[] = { s.m, s.n };
+    const int64_t x_bytes = s.k * (int64_t)dt_dtype_size(dtype), y_bytes = s.n * 4;
+    const int64_t cut = s.n / 3; /* outputs from here on, in a call of their own */
+    const dti_dtype_attr attr = { DT_F32 };
+    dt_local in[2] = { kt_filled(dtype, 2, x_shape, KT_UNIFORM, 1),
+                       kt_filled(dtype, 2, w_shape, KT_UNIFORM, 2) };
+    dt_local out = kt_local(DT_F32, 2, y_shape);
+    const dt_kargs args = { in, &out, &attr, NULL, 2, 1, NULL };
+    dt_local alone = kt_local(DT_F32, 2, y_shape), row[2] = { in[0], in[1] }, y = alone;
+    dt_kargs one = { row, &y, &attr, NULL, 2, 1, NULL };
+
+    row[0].shape[0] = y.shape[0] = 1;
+    DT_ASSERT_OK(dti_cpu_create(isa, NULL, &one.cpu));
+    for (int64_t m = 0; m < s.m; m++) {
+        row[0].data = (char *)in[0].data + m * x_bytes;
+        y.data = (char *)alone.data + m * y_bytes;
+        DT_ASSERT_OK(dti_linear_cpu(&one));
+    }
+    for (int threads = 1; threads <= 3; threads++) {
+        dt_kargs all = args;
+        dti_pool *pool;
+        DT_ASSERT_OK(dti_pool_create(threads, false, NULL, NULL, &pool));
+        DT_ASSERT_OK(dti_cpu_create(isa, pool, &all.cpu));
+        DT_ASSERT_OK(dti_linear_cpu(&all));
+        if (memcmp(out.data, alone.data, (size_t)(s.m * y_bytes)) != 0)
+            dt_test_fail(__FILE__, __LINE__, "%s, %s: rows of %lld x %lld x %lld are others alone",
+                         dti_isa_name(isa), dt_dtype_name(dtype), (long long)s.m, (long long)s.k,
+                         (long long)s.n);
+        dti_cpu_destroy(&all.cpu);
+        dti_pool_destroy(&pool);
+    }
+    row[0] = in[0];
+    row[1].data = (char *)in[1].data + cut * x_bytes;
+    row[1].shape[0] = s.n - cut;
+    y = out;
+    y.shape[1] = s.n - cut;
+    DT_ASSERT_OK(dti_linear_cpu(&one));
+    for (int64_t m = 0; m < s.m; m++)
+        DT_ASSERT(memcmp((const char *)out.data + m * (s.n - cut) * 4,
+                         (const char *)alone.data + m * y_bytes + cut * 4,
+                         (size_t)(s.n - cut) * 4) == 0);
+    dti_cpu_destroy(&one.cpu);
+    for (int i = 0; i < 2; i++) kt_release(&in[i]);
+    kt_release(&out);
+    kt_release(&alone);
+}
+
+static void expect_rows_alone_everywhere(linear_shape s)
+{
+    for (int isa = 0; isa <= (int)dti_isa_detect(); isa++)
+        for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+            if (s.m < 32 || kt_floats[t] != DT_F32 || isa < DTI_ISA_AVX512) /* else on panels */
+                expect_rows_alone((dti_isa)isa, kt_floats[t], s);
+}
+
 DT_TEST(kernels_linear, a_row_does_not_depend_on_its_neighbours)
 {
-    enum { K = 200, N = 37, M = 31 };
-    const int64_t x_shape[] = { M, K }, w_shape[] = { N, K };
-    const dti_dtype_attr attr = { DT_F32 };
-    static float first[N * M], y[N * M];
+    static const int64_t many[] = { 127, 128, 513 };
 
-    for (int isa = 0; isa <= (int)dti_isa_detect(); isa++)
-        for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
-            dt_local in[2] = { kt_filled(kt_floats[t], 2, x_shape, KT_UNIFORM, 1),
-                               kt_filled(kt_floats[t], 2, w_shape, KT_UNIFORM, 2) };
-            dt_local out = { .data = first, .dtype = DT_F32, .n_axes = 2, .shape = { M, N } };
-            const bool tiles = isa == DTI_ISA_AMX && kt_floats[t] == DT_BF16;
-            dti_cpu *cpu;
-            DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
-            DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
-            out.data = y;
-            for (int64_t m = tiles ? 2 : 1; m < M; m++) {
-                in[0].shape[0] = out.shape[0] = m;
-                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
-                DT_ASSERT(memcmp(y, first, (size_t)(m * N) * sizeof(float)) == 0);
-            }
-            in[0].shape[0] = M;
-            for (int i = 0; i < 2; i++) kt_release(&in[i]);
-            dti_cpu_destroy(&cpu);
-        }
+    for (int64_t m = 1; m <= 70; m++)
+        expect_rows_alone_everywhere((linear_shape){ m, 50 + 3 * (m % 13), 7 + m % 31 });
+    for (size_t m = 0; m < DT_COUNT(many); m++)
+        expect_rows_alone_everywhere((linear_shape){ many[m], 131, 37 });
+    for (size_t k = 0; k < DT_COUNT(kt_sizes); k++)
+        for (size_t n = 0; n < DT_COUNT(kt_sizes); n++)
+            expect_rows_alone_everywhere((linear_shape){ 9, kt_sizes[k], kt_sizes[n] });
+}
+
+/* More inputs than a depth has, and than fit into level 1 beside a few rows. */
+DT_TEST(kernels_linear, a_row_of_many_inputs_does_not_depend_on_its_neighbours)
+{
+    static const int64_t rows[] = { 2, 5, 11, 24, 65, 105 };
+
+    for (size_t m = 0; m < DT_COUNT(rows); m++)
+        expect_rows_alone_everywhere((linear_shape){ rows[m], 8200 + 37 * (int64_t)m, 19 });
 }
 
 /* A weight that is no number spoils its own output and no other: nothing is read into a sum from

@@ -137,21 +137,21 @@ static const dti_step_ops *steps_of(dti_isa isa)
     }
 }
 
-static const dti_skinny_ops *skinny_of(dti_isa isa, dt_dtype dtype)
+static const dti_dots_ops *dots_of(dti_isa isa, dt_dtype dtype)
 {
     switch (isa) {
 #ifdef DT_HAVE_X86_KERNELS
     case DTI_ISA_AVX2:
-        return &dti_skinny_avx2[dtype];
+        return &dti_dots_avx2[dtype];
     case DTI_ISA_AMX:
-        return dtype == DT_BF16 ? &dti_skinny_bf16_amx : &dti_skinny_avx512[dtype];
+        return dtype == DT_BF16 ? &dti_dots_bf16_amx : &dti_dots_avx512[dtype];
     case DTI_ISA_AVX512_BF16:
-        return dtype == DT_BF16 ? &dti_skinny_bf16_avx512_bf16 : &dti_skinny_avx512[dtype];
+        return dtype == DT_BF16 ? &dti_dots_bf16_avx512_bf16 : &dti_dots_avx512[dtype];
     case DTI_ISA_AVX512:
-        return &dti_skinny_avx512[dtype];
+        return &dti_dots_avx512[dtype];
 #endif
     default:
-        return &dti_skinny_portable[dtype];
+        return &dti_dots_portable[dtype];
     }
 }
 
@@ -181,8 +181,8 @@ dt_status dti_cpu_create(dti_isa isa, dti_pool *pool, dti_cpu **out)
     cpu->rows = dti_cpu_rows_of(isa);
     cpu->random = random_of(isa);
     cpu->steps = steps_of(isa);
-    for (int t = 0; t < DTI_N_SKINNY_DTYPES; t++) {
-        cpu->skinny[t] = skinny_of(isa, (dt_dtype)t);
+    for (int t = 0; t < DTI_N_DOTS_DTYPES; t++) {
+        cpu->dots[t] = dots_of(isa, (dt_dtype)t);
         cpu->panels[t] = panels_of(isa, (dt_dtype)t);
     }
     cpu->attention = dti_attention_ops_of(isa);

@@ -8,9 +8,9 @@
 #include "dtensor/kernels/cpu/cpu_random.h"
 #include "dtensor/kernels/cpu/cpu_rows.h"
 #include "dtensor/kernels/cpu/cpu_steps.h"
+#include "dtensor/kernels/cpu/dots.h"
 #include "dtensor/kernels/cpu/onednn.h"
 #include "dtensor/kernels/cpu/panels.h"
-#include "dtensor/kernels/cpu/skinny.h"
 
 struct dti_attention_ops;
 
@@ -20,8 +20,8 @@ struct dti_cpu {
     const dti_row_ops *rows; /* by dtype */
     dti_random_fn random;
     const dti_step_ops *steps;
-    const dti_skinny_ops *skinny[DTI_N_SKINNY_DTYPES];
-    const dti_panel_ops *panels[DTI_N_SKINNY_DTYPES]; /* NULL: large products are the library's */
+    const dti_dots_ops *dots[DTI_N_DOTS_DTYPES];
+    const dti_panel_ops *panels[DTI_N_DOTS_DTYPES]; /* NULL: there are none */
     const struct dti_attention_ops *attention;
     dti_onednn *onednn; /* NULL until the first large product */
     void *scratch;

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * y[m, o] = sum_i x[m, i] w[o, i] (+ bias[o]); x [M, I], w [O, I] row-major, bias [O], y [M, O] of
- * the model's dtype or f32. Sums in f32, in an order that depends on the instruction set and on
- * M < 32 or not (bf16 tiles: also on M == 1), never on the number of threads: outputs are split
- * over threads, sums are not. Splitting O over ranks changes no bit for M < 32 and on panels;
- * splitting I does. */
+ * the model's dtype or f32. Sums in f32, in an order that depends on the instruction set (f32
+ * with AVX-512: also on M < 32 or not) alone: a row's bits are the same among any rows, on any
+ * number of threads, and where O is split over ranks; splitting I changes them. */
 #include "dtensor/kernels/cpu/linear.h"
-
-#include <string.h>
-
-#include "dtensor/kernels/cpu/skinny.h"
 
 enum { BLOCK = 512 }; /* floats that pass through level 1 */
 
@@ -37,51 +32,6 @@ void dti_linear_store(const dti_linear *l, const float *sums, int64_t stride, in
             rows[l->y->dtype].store(y, from, part);
         }
     }
-}
-
-/* --- few rows --------------------------------------------------------------------------------- */
-
-enum { SKINNY_GRAIN = 16 }; /* outputs: the rows of w that kernels take at a time divide it */
-
-typedef struct skinny_job {
-    const dti_linear *l;
-    const dti_skinny_ops *ops;
-    dti_skinny_args args;
-    bool direct; /* sums are the result */
-} skinny_job;
-
-static void skinny_share(void *arg, int worker, int n_workers)
-{
-    const skinny_job *j = arg;
-    int64_t begin, end;
-
-    dti_pool_share(j->l->n_out, SKINNY_GRAIN, worker, n_workers, &begin, &end);
-    if (begin >= end) return;
-    j->ops->dot(&j->args, begin, end);
-    if (!j->direct)
-        dti_linear_store(j->l, j->args.y + begin, j->args.y_stride, 0, j->l->n_rows, begin,
-                         end - begin);
-}
-
-dt_status dti_linear_skinny(const dti_linear *l)
-{
-    const dti_skinny_ops *ops = l->cpu->skinny[l->w->dtype];
-    const size_t packed = (ops->packed_bytes(l->n_rows, l->n_in) + 127) / 128 * 128;
-    const size_t sums = (size_t)(l->n_rows * l->n_out) * sizeof(float);
-    const bool direct = l->bias == NULL && l->y->dtype == DT_F32;
-    skinny_job job = { .l = l, .ops = ops, .direct = direct };
-    void *scratch;
-
-    DT_TRY(dti_cpu_scratch(l->cpu, packed + (direct ? 0 : sums), &scratch));
-    ops->pack(scratch, l->x->data, l->n_rows, l->n_in);
-    job.args = (dti_skinny_args){ .x = scratch,
-                                  .w = l->w->data,
-                                  .y = direct ? l->y->data : (void *)((char *)scratch + packed),
-                                  .n_rows = l->n_rows,
-                                  .n_in = l->n_in,
-                                  .y_stride = l->n_out };
-    dti_cpu_run_stream(l->cpu, dti_bytes(l->w), skinny_share, &job);
-    return DT_OK;
 }
 
 /* --- the operator ----------------------------------------------------------------------------- */
@@ -125,16 +75,17 @@ dt_status dti_linear_check(const dti_linear *l, const char *op)
 dt_status dti_linear_run(const dti_linear *l)
 {
     const dti_panel_ops *panels = l->cpu->panels[l->w->dtype];
-    const bool turned = l->x_turned || l->w_turned, few = l->n_rows < DTI_SKINNY_ROWS;
+    const int64_t max_rows = l->cpu->dots[l->w->dtype]->max_rows;
+    const bool turned = l->x_turned || l->w_turned;
 
     if (l->n_rows == 0 || l->n_out == 0) return DT_OK;
     if (l->n_in == 0)
         store_empty_sums(l);
-    else if (few && !turned)
-        DT_TRY(dti_linear_skinny(l));
+    else if (!turned && (max_rows == 0 || l->n_rows <= max_rows))
+        DT_TRY(dti_linear_dots(l));
     else if (panels != NULL)
         DT_TRY(dti_linear_panels(l, panels));
-    else if (few)
+    else if (l->n_rows < DTI_LIBRARY_ROWS)
         DT_TRY(multiply_few(l));
     else
         DT_TRY(dti_linear_library(l));

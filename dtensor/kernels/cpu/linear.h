@@ -10,8 +10,10 @@ typedef struct dti_linear {
     dti_cpu *cpu;
     const dt_local *x, *w, *bias, *y; /* bias may be NULL */
     int64_t n_rows, n_in, n_out;      /* all > 0 in the forms below */
-    bool x_turned, w_turned;          /* x lies as [I, M], w as [I, O]: not where rows are few */
+    bool x_turned, w_turned;          /* x lies as [I, M], w as [I, O] */
 } dti_linear;
+
+enum { DTI_LIBRARY_ROWS = 32 }; /* at least */
 
 /* By the form that fits; extents may be 0. Dtypes were checked by dti_linear_check(). */
 dt_status dti_linear_run(const dti_linear *l) DT_MUST_USE;
@@ -22,8 +24,8 @@ dt_status dti_linear_check(const dti_linear *l, const char *op) DT_MUST_USE;
 void dti_linear_store(const dti_linear *l, const float *sums, int64_t stride, int64_t row,
                       int64_t n_rows, int64_t o, int64_t n);
 
-dt_status dti_linear_skinny(const dti_linear *l) DT_MUST_USE; /* n_rows < DTI_SKINNY_ROWS */
+dt_status dti_linear_dots(const dti_linear *l) DT_MUST_USE; /* operands that do not lie turned */
 dt_status dti_linear_panels(const dti_linear *l, const dti_panel_ops *ops) DT_MUST_USE;
-dt_status dti_linear_library(const dti_linear *l) DT_MUST_USE;
+dt_status dti_linear_library(const dti_linear *l) DT_MUST_USE; /* w lies turned */
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of 32 rows and more where there are no panels of ours (panels.h): AVX2, portable, and
- * bf16 with dot products, by oneDNN on plain row-major weights. The outputs are cut into
+ * Products of 32 rows and more with operands that lie transposed, where there are no panels of ours
+ * (panels.h): AVX2, portable, and bf16 with dot products, by oneDNN. The outputs are cut into
  * blocks whose sizes depend on the shape alone; workers take blocks as they become free, each
  * calling the library on its own thread. Sums of a block are f32 in the worker's scratch; bias and
  * rounding are ours, so that all dtypes and instruction sets share them.
  *
  * What the machine cannot multiply in its own dtype (f16; bf16 without bf16 instructions) is
- * converted to f32, which is exact: x once, w block by block. So is what lies transposed turned. */
+ * converted to f32, which is exact, and what lies transposed is turned: x once, w by blocks. */
 #include "dtensor/kernels/cpu/linear.h"
 
 #include <stdatomic.h>
@@ -57,30 +57,16 @@ static int size_for(int64_t left)
 
 /* --- one chunk of outputs --------------------------------------------------------------------- */
 
-/* Rows o .. o + n - 1 of w as they are multiplied; `to` has room for them. */
-static const void *weights_of(const gemm_job *j, int64_t o, int64_t n, void *to)
-{
-    const dti_linear *l = j->l;
-    const char *w = l->w->data;
-    const int64_t bytes = (int64_t)dt_dtype_size(l->w->dtype);
-
-    if (l->w_turned) {
-        dti_turn(&(dti_turn_job){ l->cpu, to, w, l->w->dtype, j->dtype, l->n_out, l->n_in }, o, n);
-        return to;
-    }
-    if (l->w->dtype == j->dtype) return w + o * l->n_in * bytes;
-    l->cpu->rows[l->w->dtype].load(to, w + o * l->n_in * bytes, n * l->n_in);
-    return to;
-}
-
 static void gemm_chunk(gemm_job *j, int64_t chunk, char *scratch)
 {
     const dti_linear *l = j->l;
     const int64_t o = chunk * j->chunk, n = l->n_out - o < j->chunk ? l->n_out - o : j->chunk;
     const int64_t bytes = (int64_t)dt_dtype_size(j->dtype);
     float *sums = (float *)(void *)scratch;
-    const void *w = weights_of(j, o, n, scratch + j->sums_bytes);
+    void *w = scratch + j->sums_bytes;
 
+    dti_turn(&(dti_turn_job){ l->cpu, w, l->w->data, l->w->dtype, j->dtype, l->n_out, l->n_in }, o,
+             n);
     for (int64_t m = 0; m < l->n_rows;) {
         const int size = size_for(l->n_rows - m);
         const int64_t rows = MAX_ROWS >> size;
@@ -177,7 +163,7 @@ dt_status dti_linear_library(const dti_linear *l)
     if (l->cpu->onednn == NULL) DT_TRY(dti_onednn_create(&l->cpu->onednn));
     job.n_chunks = (l->n_out + job.chunk - 1) / job.chunk;
     DT_TRY(find_products(&job));
-    if (converts || l->w_turned) job.w_bytes = align((size_t)(job.chunk * l->n_in) * bytes);
+    job.w_bytes = align((size_t)(job.chunk * l->n_in) * bytes);
     DT_TRY(dti_cpu_scratch(l->cpu,
                            x_bytes + (size_t)dti_pool_size(l->cpu->pool) *
                                          (job.sums_bytes + job.w_bytes + job.lib_bytes),

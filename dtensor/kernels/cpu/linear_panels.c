@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of 32 rows and more on panels (panels.h). Rows are taken in blocks that fit beside the
+ * Products on panels (panels.h). Rows are taken in blocks that fit beside the
  * weights into level 2. For each block x is packed by all workers; then they take chunks of outputs
  * as they become free, pack the weights of a chunk, one depth after the other, and multiply. */
 #include <stdatomic.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of many rows on packed operands: y[m, o] = sum_i x[m, i] w[o, i] for M >= 32, where our
- * own tiles are faster than the library's (docs/benchmarks). Rows of x are packed into panels of
- * `rows`, rows of w into panels of `outputs`; a tile is the product of two panels. An element is
- * one chain of f32 additions along i from 0, however the work is cut. */
+ * Products on packed operands: y[m, o] = sum_i x[m, i] w[o, i] of operands that lie turned, and of
+ * many rows with AMX. Rows of x are packed into panels of `rows`, rows of w into panels of
+ * `outputs`; a tile is the product of two panels. An element is one chain of f32 additions along i
+ * from 0, however the work is cut. */
 #ifndef DTI_PANELS_H
 #define DTI_PANELS_H
 

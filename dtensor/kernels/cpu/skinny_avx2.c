@@ -1,5 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#define DT_SIMD   256
-#define R_MAX     2
-#define DT_SKINNY dti_skinny_avx2
-#include "dtensor/kernels/cpu/skinny_all.inc.c"
