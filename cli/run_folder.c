@@ -171,14 +171,26 @@ static int write_all(int file, const char *text, size_t n)
     return fsync(file) == 0 ? 0 : errno;
 }
 
+enum { MOST_BESIDE = 100, BESIDE_BYTES = CLI_PATH_BYTES + 32 };
+
+/* A name for what will be called `path` when it is whole: 0, 1, ... until none has it, since what
+ * lies there is somebody's. */
+static void name_beside(const char *path, int number, char other[BESIDE_BYTES])
+{
+    (void)snprintf(other, BESIDE_BYTES, "%s.%ld-%d.tmp", path, (long)getpid(), number);
+}
+
 dt_status cli_write_text(const char *path, const char *text, size_t n)
 {
-    char other[CLI_PATH_BYTES + 8];
-    int file, error;
+    char other[BESIDE_BYTES];
+    int file = -1, error = EEXIST;
 
-    (void)snprintf(other, sizeof other, "%s.part", path);
-    file = open(other, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    DT_CHECK(file >= 0, DT_ERR_IO, "%s: %s", path, strerror(errno));
+    for (int i = 0; i < MOST_BESIDE && file < 0 && error == EEXIST; i++) {
+        name_beside(path, i, other);
+        file = open(other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (file < 0) error = errno;
+    }
+    DT_CHECK(file >= 0, DT_ERR_IO, "%s: %s", path, strerror(error));
     error = write_all(file, text, n);
     if (close(file) != 0 && error == 0) error = errno;
     if (error == 0 && rename(other, path) != 0) error = errno;
@@ -204,12 +216,18 @@ dt_status cli_write_json(const char *path, json_t *object)
 
 dt_status cli_run_point(const char *run, const char *name)
 {
-    char path[CLI_PATH_BYTES], other[CLI_PATH_BYTES];
+    char path[CLI_PATH_BYTES], other[BESIDE_BYTES];
+    int error = EEXIST;
 
     DT_TRY(cli_run_path(run, CLI_RUN_MODEL, path));
-    DT_TRY(cli_run_path(run, CLI_RUN_MODEL ".part", other));
-    (void)unlink(other);
-    DT_CHECK(symlink(name, other) == 0 && rename(other, path) == 0, DT_ERR_IO, "%s: %s", path,
-             strerror(errno));
+    for (int i = 0; i < MOST_BESIDE && error == EEXIST; i++) {
+        name_beside(path, i, other);
+        error = symlink(name, other) == 0 ? 0 : errno;
+    }
+    if (error == 0 && rename(other, path) != 0) {
+        error = errno;
+        (void)unlink(other);
+    }
+    DT_CHECK(error == 0, DT_ERR_IO, "%s: %s", path, strerror(error));
     return DT_OK;
 }

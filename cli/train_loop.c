@@ -61,7 +61,7 @@ static dt_status open_folder(cli_trainer *t)
     return DT_OK;
 }
 
-/* How the run was begun. Whoever is refused the folder, or what is in it, leaves it as it is. */
+/* How the run was begun, or goes on: one that has nothing to do leaves them as they are. */
 static dt_status write_options(cli_run_of *run)
 {
     char path[CLI_PATH_BYTES];
@@ -70,7 +70,6 @@ static dt_status write_options(cli_run_of *run)
     DT_TRY(cli_write_json(path, json_incref(run->costs)));
     DT_TRY(cli_run_path(run->folder, CLI_RUN_OPTIONS, path));
     DT_TRY(cli_write_json(path, json_incref(run->options)));
-    atomic_store(&run->holds, true);
     return DT_OK;
 }
 
@@ -82,7 +81,8 @@ static dt_status open_all(cli_trainer *t)
     DT_TRY(open_folder(t));
     t->begun_at = t->at.step;
     if (t->speaks) {
-        DT_TRY(write_options(t->run));
+        atomic_store(&t->run->holds, true);
+        if (t->at.step < t->run->plan->steps) DT_TRY(write_options(t->run));
         DT_TRY(cli_metrics_open(t->run->folder, t->at.step, &t->run->metrics));
         t->run->begun_at = t->at.step;
         t->run->last = (cli_metric){ .step = t->at.step,

@@ -88,8 +88,13 @@ DT_TEST(cli_outputs, take_no_place_of_what_is_read_or_of_a_model_or_a_run)
     DT_ASSERT(access(paths[0], F_OK) != 0);
     (void)snprintf(paths[0], sizeof paths[0], "%s/run", folder);
     (void)snprintf(paths[1], sizeof paths[1], "%s/run/page.html", folder);
+    (void)snprintf(paths[2], sizeof paths[2], "%s/text", folder);
+    (void)snprintf(paths[3], sizeof paths[3], "%s/run/page.html.part", folder);
+    DT_ASSERT(symlink(paths[2], paths[3]) == 0); /* beside the new name, and nobody's business */
     for (int i = 0; i < 2; i++)
         (void)COMMAND_ENDS(0, COMMAND("report", paths[0], "--output", paths[1])); /* a new name */
+    DT_ASSERT_EQ_INT((int)strlen(command_read(paths[2])), 23);
+    DT_ASSERT(access(paths[3], F_OK) == 0);
     dt_test_remove_dir(folder);
 }
 
