@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(DTI_TILE_THREADS)
 
 /* y [m, n] of each expert = or += the sum of a [rows, m]^T b [rows, n] over its rows. */
 template <typename T>
-__global__ void __launch_bounds__(DTI_TILE_THREADS)
+__global__ void __launch_bounds__(DTI_TILE_THREADS, 1)
     sum_rows(pass p, const T *a, const T *b, float *y, int64_t m, int64_t n)
 {
     DTI_SHARED(dti_tile_memory, shared);
