@@ -76,6 +76,7 @@ typedef struct cli_args {
     const char *mesh;
     const char *dtype;
     const char *plan;
+    const char *plan_text; /* what it said when the run began that goes on; NULL: it is read */
     const char *isa;
     const char *link;
     const char *device;

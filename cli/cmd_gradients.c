@@ -239,6 +239,7 @@ static dt_status gradients(const cli_args *args, const cli_env *env, const cli_c
     DT_TRY(cli_read_recompute(args->recompute, &d.recompute));
     DT_TRY(check_output(args, console));
     DT_TRY_TO(done, st, cli_session_open(args, env, console, &s));
+    DT_TRY_TO(done, st, cli_check_trained(args));
     DT_TRY_TO(done, st, read_tokens(&s, &prompt, &tokens));
     DT_TRY_TO(done, st, read_labels(&s, &tokens, &labels));
     st = cli_session_run(&s, differentiate_on_rank, &d);

@@ -172,6 +172,7 @@ static dt_status show_training(const cli_console *console, planning *p)
 
     DT_CHECK(w->optimizer != NULL || of_one == NULL, DT_ERR_ARG,
              "--%s is of an optimizer; name it: --optimizer adamw", of_one);
+    DT_TRY(cli_check_trained(p->args));
     loss.chunk = p->args->chunk;
     DT_TRY(cli_read_recompute(p->args->recompute, &loss.recompute));
     DT_TRY(read_options(console, p, &load, &o));

@@ -38,14 +38,11 @@ void cli_html_text(FILE *to, const char *text)
 static dt_status read_object(const char *run, const char *name, json_t **out)
 {
     char path[CLI_PATH_BYTES];
-    json_error_t why;
 
     DT_TRY(cli_run_path(run, name, path));
     if (access(path, F_OK) != 0) return DT_OK;
     DT_TRY(cli_check_file(path));
-    *out = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
-    DT_CHECK(*out != NULL, DT_ERR_FORMAT, "%s: line %d: %s", path, why.line, why.text);
-    DT_CHECK(json_is_object(*out), DT_ERR_FORMAT, "%s: is no JSON object", path);
+    DT_TRY(cli_read_json(path, out));
     return DT_OK;
 }
 
@@ -243,6 +240,12 @@ static dt_status write_page(const cli_run *run, const char *path)
 
 /* --- the command ------------------------------------------------------------------------------ */
 
+static void print_path(const char *path)
+{
+    cli_print_text(stdout, path, strlen(path));
+    (void)putchar('\n');
+}
+
 static dt_status report(const cli_args *args, const cli_env *env, const cli_console *console)
 {
     char path[CLI_PATH_BYTES], text[320];
@@ -266,7 +269,7 @@ static dt_status report(const cli_args *args, const cli_env *env, const cli_cons
                                     (json_int_t)run.faults.n_damaged),
                           JSON_COMPACT);
     else if (!console->quiet)
-        (void)printf("%s\n", args->output != NULL ? args->output : path);
+        print_path(args->output != NULL ? args->output : path);
 done:
     free_run(&run);
     return st;

@@ -44,12 +44,40 @@ static dt_status check_outputs(const cli_args *args)
     static const char *const names[] = { CLI_METRICS, CLI_RUN_PLAN, CLI_RUN_TRACE };
     char path[CLI_PATH_BYTES];
 
+    DT_TRY(cli_check_apart(args));
     if (args->training.trace != NULL)
         DT_TRY(cli_check_place("--trace", args->training.trace, args));
     for (size_t i = 0; i < DT_COUNT(names); i++) {
         DT_TRY(cli_run_path(args->output, names[i], path));
         DT_TRY(cli_check_unread("--output", path, args));
     }
+    return DT_OK;
+}
+
+/* The run keeps what --plan says: its file may be another, or gone, when the run goes on. */
+static dt_status keep_plan(const cli_session *s, const cli_args *args, json_t *options)
+{
+    json_t *plan = args->plan_text != NULL ? json_loads(args->plan_text, 0, NULL) : NULL;
+    json_t *file = NULL;
+    dt_status st = cli_check_file(args->plan);
+
+    if (st == DT_OK) st = cli_read_json(args->plan, &file);
+    if (plan == NULL) {
+        if (st != DT_OK) dti_error_prefix("--plan, which the run keeps");
+        DT_TRY(st);
+        plan = json_incref(file);
+    }
+    if (file != NULL && !json_equal(plan, file)) {
+        char line[DT_ERROR_MESSAGE_BYTES];
+        (void)snprintf(line, sizeof line,
+                       "--plan: %.400s is another than the run began with, and goes on with; "
+                       "--plan FILE takes the new one",
+                       args->plan);
+        cli_warn(s->console, line);
+    }
+    json_decref(file);
+    DT_CHECK(json_object_set_new(options, CLI_PLAN_CONTENT, plan) == 0, DT_ERR_MEMORY,
+             "the plan does not fit into memory");
     return DT_OK;
 }
 
@@ -66,17 +94,17 @@ static dt_status check_offload(const char *folder)
 static dt_status check(cli_run_of *run, cli_session *s, cli_training *plan, const cli_args *args)
 {
     DT_TRY(cli_check_saved(s));
+    DT_TRY(cli_check_trained(plan->args));
     DT_TRY(cli_training_settle(s, plan));
-    if (args->training.dry_run || s->console->process > 0) return DT_OK;
+    if (args->training.dry_run) return DT_OK;
+    DT_CHECK(args->output != NULL, DT_ERR_ARG, "no folder for the run; give --output RUN");
+    if (s->console->process > 0) return DT_OK;
     DT_TRY(cli_run_check(args->output, args->training.resume));
     DT_TRY(check_outputs(plan->args));
-    if (s->plan != NULL && cli_check_file(args->plan) != DT_OK) {
-        dti_error_prefix("--plan, which a run that goes on reads again");
-        DT_TRY(dt_last_error()->code);
-    }
     DT_TRY(check_offload(args->training.offload));
     DT_TRY(check_space(s, plan));
     DT_TRY(cli_options_json(&cli_train, args, &run->options));
+    if (s->plan != NULL) DT_TRY(keep_plan(s, args, run->options));
     run->new_folder = access(run->folder, F_OK) != 0;
     return DT_OK;
 }

@@ -80,7 +80,7 @@ static dt_status find_command(const char *name, const cli_command **out)
 }
 
 static dt_status run_with(const cli_command *command, cli_args *args, const cli_env *env,
-                          const cli_console *console)
+                          cli_console *console)
 {
     dt_status st;
 
@@ -89,7 +89,8 @@ static dt_status run_with(const cli_command *command, cli_args *args, const cli_
         return DT_OK;
     }
     if (!command->runs && console->process != 0) return DT_OK;
-    DT_TRY(cli_option_files_read(command, args));
+    DT_TRY(cli_option_files_read(command, args, console));
+    cli_console_init(args, env, console);
     st = cli_modules_open(args);
     if (st == DT_OK) st = command->run(args, env, console);
     cli_modules_close(args);

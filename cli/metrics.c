@@ -87,7 +87,7 @@ done:
 /* --- writing ---------------------------------------------------------------------------------- */
 
 /* Where the lines up to step `after` end. Lines that are none stay: they are no news. */
-static dt_status find_end(cli_metrics *m, int64_t after)
+static dt_status find_end(cli_metrics *m, int64_t after, cli_metric *last)
 {
     FILE *f = fopen(m->path, "r");
     size_t room = 0;
@@ -97,7 +97,9 @@ static dt_status find_end(cli_metrics *m, int64_t after)
 
     DT_CHECK(f != NULL, DT_ERR_IO, "%s: %s", m->path, strerror(errno));
     while ((got = getline(&line, &room, f)) > 0 && line[got - 1] == '\n') {
-        if (parse_line(line, (size_t)got, &metric) == DT_OK && metric.step > after) break;
+        const bool whole = parse_line(line, (size_t)got, &metric) == DT_OK;
+        if (whole && metric.step > after) break;
+        if (whole && metric.step == after) *last = metric;
         m->end += got;
     }
     dti_error_clear();
@@ -106,7 +108,7 @@ static dt_status find_end(cli_metrics *m, int64_t after)
     return DT_OK;
 }
 
-dt_status cli_metrics_open(const char *run, int64_t after, cli_metrics **out)
+dt_status cli_metrics_open(const char *run, int64_t after, cli_metric *last, cli_metrics **out)
 {
     dt_status st = DT_OK;
     cli_metrics *m;
@@ -123,7 +125,7 @@ dt_status cli_metrics_open(const char *run, int64_t after, cli_metrics **out)
         dti_free(m);
         DT_FAIL(DT_ERR_IO, "%s/" CLI_METRICS ": %s", run, strerror(error));
     }
-    if (after > 0) st = find_end(m, after);
+    if (after > 0) st = find_end(m, after, last);
     if (st == DT_OK && ftruncate(m->file, m->end) != 0) {
         const int error = errno;
         cli_metrics_close(&m);

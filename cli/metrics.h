@@ -24,9 +24,10 @@ typedef struct cli_metric {
 typedef struct cli_metrics cli_metrics;
 
 /* Opens the file of a run to add lines behind that of step `after`, which become the only ones: 0
- * begins anew. Nobody else writes meanwhile: whoever opens it has opened the folder of checkpoints,
- * which is locked. DT_ERR_IO. */
-dt_status cli_metrics_open(const char *run, int64_t after, cli_metrics **out) DT_MUST_USE;
+ * begins anew. *last gets the line of that step, if there is one. Nobody else writes meanwhile:
+ * whoever opens it has opened the folder of checkpoints, which is locked. DT_ERR_IO. */
+dt_status cli_metrics_open(const char *run, int64_t after, cli_metric *last,
+                           cli_metrics **out) DT_MUST_USE;
 dt_status cli_metrics_add(cli_metrics *m, const cli_metric *metric) DT_MUST_USE;
 void cli_metrics_close(cli_metrics **metrics); /* accepts NULL */
 

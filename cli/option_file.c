@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include "base/text.h"
 #include "cli/option_rows.h"
 #include "cli/option_table.h"
+#include "cli/print_report.h"
 #include "cli/run_folder.h"
 
 enum { MAX_KEY = 64 };
@@ -36,6 +38,17 @@ static dt_status keep_name(cli_args *args, const char *name)
     DT_CHECK(json_array_append_new(args->stored, json_string(name)) == 0, DT_ERR_MEMORY,
              "the options do not fit into memory");
     return DT_OK;
+}
+
+/* An option that the file of a run said, and the command line did not. */
+static bool is_stored(const cli_args *args, const char *name)
+{
+    const json_t *item;
+    size_t i;
+
+    json_array_foreach(args->stored, i,
+                       item) if (strcmp(json_string_value(item), name) == 0) return true;
+    return false;
 }
 
 /* A word or a number as it stands on a command line. */
@@ -120,60 +133,110 @@ static dt_status fill_all(const cli_option *o, const json_t *v, cli_args *args)
     return DT_OK;
 }
 
+/* Whether a key of a file names what stands on a command line alone. */
+static bool is_of_command_line(const char *name)
+{
+    return strcmp(name, "options") == 0 || strcmp(name, "help") == 0;
+}
+
+static dt_status read_member(const cli_command *command, const char *key, json_t *v, bool of_run,
+                             cli_args *args)
+{
+    char name[MAX_KEY];
+    const cli_option *o;
+
+    (void)snprintf(name, sizeof name, "%s", key);
+    for (char *c = name; *c != '\0'; c++) *c = *c == '_' ? '-' : *c;
+    o = cli_option_find(command, name, strlen(name));
+    if (o == NULL) return cli_option_unknown(command, name, strlen(name));
+    DT_CHECK(!is_of_command_line(name), DT_ERR_FORMAT, "stands on a command line alone");
+    if (of_run && (is_forgotten(args, name) || is_replaced(args, name))) return DT_OK;
+    if (of_run && !cli_option_given(o, args)) DT_TRY(keep_name(args, name));
+    DT_TRY(fill_all(o, v, args));
+    return DT_OK;
+}
+
+/* The plan that a run has kept, unless another is given or it goes on without. */
+static dt_status take_plan(const json_t *plan, cli_args *args)
+{
+    char *text;
+    dt_status st;
+
+    if (plan == NULL || !is_stored(args, "plan")) return DT_OK;
+    DT_CHECK(json_is_object(plan), DT_ERR_FORMAT, "is no plan");
+    text = json_dumps(plan, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    DT_CHECK(text != NULL, DT_ERR_MEMORY, "the plan does not fit into memory");
+    st = keep(args, text, &args->plan_text);
+    free(text);
+    DT_TRY(st);
+    return DT_OK;
+}
+
 /* `of_run`: of a run that goes on, what the command line neither says nor has forgotten. */
 static dt_status read_object(const cli_command *command, json_t *all, bool of_run, cli_args *args)
 {
     const char *key;
     json_t *v;
 
-    DT_CHECK(json_is_object(all), DT_ERR_FORMAT, "is no JSON object of options");
     json_object_foreach(all, key, v)
     {
-        char name[MAX_KEY];
-        const cli_option *o;
-        dt_status st;
-
-        (void)snprintf(name, sizeof name, "%s", key);
-        for (char *c = name; *c != '\0'; c++) *c = *c == '_' ? '-' : *c;
-        o = cli_option_find(command, name, strlen(name));
-        if (o == NULL) return cli_option_unknown(command, name, strlen(name));
-        if (of_run && (is_forgotten(args, name) || is_replaced(args, name))) continue;
-        if (of_run && !cli_option_given(o, args)) DT_TRY(keep_name(args, name));
-        st = fill_all(o, v, args);
+        const bool plan = of_run && strcmp(key, CLI_PLAN_CONTENT) == 0;
+        const dt_status st = plan ? DT_OK : read_member(command, key, v, of_run, args);
         if (st == DT_ERR_FORMAT) dti_error_prefix("\"%s\"", key);
         DT_TRY(st);
+    }
+    if (of_run && take_plan(json_object_get(all, CLI_PLAN_CONTENT), args) != DT_OK) {
+        dti_error_prefix("\"" CLI_PLAN_CONTENT "\"");
+        DT_TRY(dt_last_error()->code);
     }
     return DT_OK;
 }
 
-static dt_status read_file(const cli_command *command, const char *path, bool of_run,
-                           cli_args *args)
+/* What is forgotten twice, or was never said. */
+static void warn_of_unsaid(const json_t *all, const char *path, const cli_args *args,
+                           const cli_console *console)
 {
-    json_error_t why;
-    json_t *all = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
-    dt_status st;
+    char line[DT_ERROR_MESSAGE_BYTES];
 
-    DT_CHECK(all != NULL, DT_ERR_FORMAT, "%s: line %d: %s", path, why.line, why.text);
-    st = read_object(command, all, of_run, args);
-    json_decref(all);
+    for (int i = 0; i < args->training.forget.n; i++) {
+        const char *name = args->training.forget.items[i];
+        if (json_object_get(all, name) != NULL) continue;
+        (void)snprintf(line, sizeof line, "--forget %s changes nothing: %s does not say --%s", name,
+                       path, name);
+        cli_warn(console, line);
+    }
+}
+
+/* `console`: of the file of a run that goes on; NULL: another file. */
+static dt_status read_file(const cli_command *command, const char *path, cli_args *args,
+                           const cli_console *console)
+{
+    json_t *all;
+    dt_status st = cli_read_json(path, &all);
+
+    if (st != DT_OK && console == NULL) dti_error_prefix("--options");
+    DT_TRY(st);
+    st = read_object(command, all, console != NULL, args);
     if (st != DT_OK) dti_error_prefix("%s", path);
+    if (st == DT_OK && console != NULL) warn_of_unsaid(all, path, args, console);
+    json_decref(all);
     DT_TRY(st);
     return DT_OK;
 }
 
-dt_status cli_option_files_read(const cli_command *command, cli_args *args)
+dt_status cli_option_files_read(const cli_command *command, cli_args *args,
+                                const cli_console *console)
 {
+    const cli_many *forget = &args->training.forget;
     char path[CLI_PATH_BYTES];
 
-    const cli_many *forget = &args->training.forget;
-
+    if (args->training.options != NULL)
+        DT_TRY(read_file(command, args->training.options, args, NULL));
     for (int i = 0; i < forget->n; i++)
         if (cli_option_find(command, forget->items[i], strlen(forget->items[i])) == NULL)
             return cli_option_unknown(command, forget->items[i], strlen(forget->items[i]));
     DT_CHECK(forget->n == 0 || args->training.resume, DT_ERR_ARG,
              "--forget is of a run that goes on; add --resume");
-    if (args->training.options != NULL)
-        DT_TRY(read_file(command, args->training.options, false, args));
     if (!args->training.resume || args->output == NULL) return DT_OK;
     DT_CHECK((size_t)snprintf(path, sizeof path, "%s/" CLI_RUN_OPTIONS, args->output) < sizeof path,
              DT_ERR_ARG, "--output: more than %d bytes", CLI_PATH_BYTES - 1);
@@ -181,26 +244,39 @@ dt_status cli_option_files_read(const cli_command *command, cli_args *args)
              "--resume: %s holds no run that could go on: there is no %s in it", args->output,
              CLI_RUN_OPTIONS);
     DT_TRY(cli_check_file(path));
-    DT_TRY(read_file(command, path, true, args));
+    DT_TRY(read_file(command, path, args, console));
     return DT_OK;
+}
+
+/* What a run cannot be without, and how another is given. */
+static const char *needed(const char *name)
+{
+    static const char *const words[][2] = {
+        { "model", "DIR" }, { "config", "FILE" }, { "data", "FILE" }, { "steps", "N" }
+    };
+
+    for (size_t i = 0; i < DT_COUNT(words); i++)
+        if (strcmp(words[i][0], name) == 0) return words[i][1];
+    return NULL;
 }
 
 void cli_option_files_explain(const cli_args *args)
 {
     const char *said = dt_last_error()->message;
     const size_t n = strncmp(said, "--", 2) == 0 ? strcspn(said + 2, " :,") : 0;
-    const json_t *name;
-    size_t i;
+    char name[MAX_KEY];
 
-    json_array_foreach(args->stored, i, name)
-    {
-        if (strlen(json_string_value(name)) != n ||
-            strncmp(said + 2, json_string_value(name), n) != 0)
-            continue;
+    if (n >= sizeof name) return;
+    (void)snprintf(name, sizeof name, "%.*s", (int)n, said + 2);
+    if (!is_stored(args, name)) return;
+    if (needed(name) != NULL)
+        dti_error_prefix("%s/" CLI_RUN_OPTIONS
+                         " says --%s; --%s %s on the command line would count "
+                         "before it",
+                         args->output, name, name, needed(name));
+    else
         dti_error_prefix("%s/" CLI_RUN_OPTIONS " says --%s, which --forget %s would leave out",
-                         args->output, json_string_value(name), json_string_value(name));
-        return;
-    }
+                         args->output, name, name);
 }
 
 /* --- into one --------------------------------------------------------------------------------- */

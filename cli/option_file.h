@@ -10,9 +10,13 @@
 /* The file in the folder of a run that says how it was begun. */
 #define CLI_RUN_OPTIONS "options.json"
 
+/* Its member that is no option: what the file of --plan said. */
+#define CLI_PLAN_CONTENT "plan-content"
+
 /* Reads the file of --options and, of a run that goes on (--resume), its own CLI_RUN_OPTIONS, into
  * what is not given yet. Freed with cli_args_free(), also after an error. */
-dt_status cli_option_files_read(const cli_command *command, cli_args *args) DT_MUST_USE;
+dt_status cli_option_files_read(const cli_command *command, cli_args *args,
+                                const cli_console *console) DT_MUST_USE;
 
 /* Of an error about an option that the file of a run said, and the command line did not: that, and
  * how it is taken back. */

@@ -22,6 +22,7 @@
 #define RUNS      (READS | CLI_SAVE | CLI_CHAT | CLI_BENCH | CLI_TRAIN)
 #define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
+#define PACKS     (TALKS | CLI_LOGITS | CLI_COMPARE | CLI_SAVE | CLI_BENCH | CLI_PLAN)
 #define ON_A_MESH (TALKS | CLI_LOGITS | CLI_GRADIENTS | CLI_SAVE | CLI_BENCH | CLI_PLAN | CLI_TOPO)
 #define STEPS     (CLI_GRADIENTS | CLI_PLAN | CLI_TRAIN)
 #define TRAINS    (CLI_TRAIN | CLI_PLAN)
@@ -78,7 +79,7 @@ static const cli_option options[] = {
     { "mesh",            0,  MANY,   "MESH", AT(meshes),         CLI_COMPARE, 0, "ranks by named dims; two or more, the first one counts" },
     { "tolerance",       0,  TEXT,   "X",    AT(tolerance),      CLI_COMPARE, 0, "what counts as equal (f32: 1e-4, f16: 0.02, bf16: 0.1)" },
     { "dtype",           0,  TEXT,   "TYPE", AT(dtype),          LAID_OUT,     0, "auto (the checkpoint's, default), f32, bf16, f16" },
-    { "weights",         0,  TEXT,   "HOW",  AT(weights),        LAID_OUT,     0, "of linear layers: int8 or int4, with group=N asymmetric head keep=PATTERN" },
+    { "weights",         0,  TEXT,   "HOW",  AT(weights),        PACKS,        0, "of linear layers: int8 or int4, with group=N asymmetric head keep=PATTERN" },
     { "plan",            0,  TEXT,   "FILE", AT(plan),           LAID_OUT,     0, "JSON file of styles, auto, built-in, nemo, nemo+sp" },
     { "fully-shard", 0, TEXT, "DIMS", AT(fully_shard), LAID_OUT, 0, "cut parameters over these mesh dims too, gather them to use" },
     { "sequence-parallel", 0, FLAG,  NULL,   AT(sequence_parallel), LAID_OUT,  0, "cut tokens over tp between blocks (built-in plan)" },
@@ -175,6 +176,17 @@ static const struct {
     { "bind", "compact spread none" },
 };
 
+/* What is to be done in the place of an option that other commands have. */
+static const struct {
+    const char *option;
+    unsigned commands;
+    const char *instead;
+} others[] = {
+    { "weights", CLI_TRAIN | CLI_GRADIENTS,
+      "weights of 8 and 4 bits have no gradients: train them as they are, and pack what comes of "
+      "it with \"dtensor save --weights\"" },
+};
+
 const cli_option *cli_option_row(size_t i)
 {
     return i < DT_COUNT(options) ? &options[i] : NULL;
@@ -205,6 +217,9 @@ dt_status cli_option_unknown(const cli_command *command, const char *name, size_
     for (size_t i = 0; i < DT_COUNT(options); i++)
         if (options[i].commands & command->bit) names[n_names++] = options[i].name;
     (void)snprintf(word, sizeof word, "%.*s", (int)n, name);
+    for (size_t i = 0; i < DT_COUNT(others); i++)
+        DT_CHECK(!(others[i].commands & command->bit) || strcmp(others[i].option, word) != 0,
+                 DT_ERR_ARG, "%s: there is no --%s: %s", command->name, word, others[i].instead);
     near = cli_nearest(word, names, n_names);
     DT_CHECK(near != NULL, DT_ERR_ARG,
              "%s: unknown option --%s; \"dtensor %s --help\" lists the options", command->name,

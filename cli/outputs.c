@@ -4,7 +4,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -88,7 +90,7 @@ static bool is_input(const cli_option *o, const cli_args *args)
 dt_status cli_check_unread(const char *option, const char *path, const cli_args *args)
 {
     const cli_option *o;
-    struct stat output;
+    struct stat output, other;
     bool read = false;
 
     if (stat(path, &output) != 0) return DT_OK;
@@ -102,6 +104,10 @@ dt_status cli_check_unread(const char *option, const char *path, const cli_args 
     for (int i = 0; i < args->n_files; i++) read = read || leads_to(args->files[i], &output);
     DT_CHECK(!read, DT_ERR_ARG, "%s: %s is a file that this command reads; name another", option,
              path);
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
+        DT_CHECK(fstat(fd, &other) != 0 || !S_ISREG(other.st_mode) || !is_same(&output, &other),
+                 DT_ERR_ARG, "%s: %s is where standard %s goes; name another", option, path,
+                 fd == STDOUT_FILENO ? "output" : "error");
     return DT_OK;
 }
 
@@ -127,6 +133,42 @@ static bool is_owned(size_t owner, const char *folder)
         found = found || access(path, F_OK) == 0;
     }
     return found;
+}
+
+/* Where a path leads, be it there or not: its folder without links and dots, and its name. */
+static bool resolve(const char *path, char out[PATH_MAX])
+{
+    char parent[CLI_PATH_BYTES];
+    size_t n = strlen(path);
+    const char *name;
+
+    if (realpath(path, out) != NULL) return true;
+    while (n > 1 && path[n - 1] == '/') n--;
+    if (snprintf(parent, sizeof parent, "%.*s", (int)n, path) >= CLI_PATH_BYTES) return false;
+    name = strrchr(parent, '/');
+    n = name != NULL ? (size_t)(name - parent) : 0;
+    path += name != NULL ? n + 1 : 0;
+    parent[n] = '\0';
+    if (realpath(name == NULL ? "." : n == 0 ? "/" : parent, out) == NULL) return false;
+    n = strlen(out);
+    return snprintf(out + n, PATH_MAX - n, "/%.*s", (int)strcspn(path, "/"), path) <
+           (int)(PATH_MAX - n);
+}
+
+dt_status cli_check_apart(const cli_args *args)
+{
+    const char *const outputs[][2] = { { "--output", args->output },
+                                       { "--trace", args->training.trace } };
+    char places[DT_COUNT(outputs)][PATH_MAX];
+
+    for (size_t i = 0; i < DT_COUNT(outputs); i++) {
+        if (outputs[i][1] == NULL || !resolve(outputs[i][1], places[i])) places[i][0] = '\0';
+        for (size_t k = 0; k < i; k++)
+            DT_CHECK(places[i][0] == '\0' || strcmp(places[k], places[i]) != 0, DT_ERR_ARG,
+                     "%s and %s both write to %s; give each a place of its own", outputs[k][0],
+                     outputs[i][0], outputs[i][1]);
+    }
+    return DT_OK;
 }
 
 /* The folder of the run that begins. */
@@ -158,13 +200,14 @@ dt_status cli_check_output(const char *option, const char *path, const cli_args 
 dt_status cli_check_place(const char *option, const char *path, const cli_args *args)
 {
     char parent[CLI_PATH_BYTES];
+    struct stat about;
 
     DT_TRY(parent_of(option, path, parent));
     DT_CHECK(access(parent, W_OK | X_OK) == 0, DT_ERR_IO, "%s: %s cannot be made in %s: %s", option,
              path, parent, strerror(errno));
     DT_TRY(cli_check_output(option, path, args));
-    if (access(path, F_OK) != 0) return DT_OK;
-    if (cli_check_file(path) != DT_OK) {
+    if (lstat(path, &about) != 0) return DT_OK;
+    if (cli_check_file(path) != DT_OK) { /* a link to nothing neither */
         dti_error_prefix("%s", option);
         DT_TRY(dt_last_error()->code);
     }

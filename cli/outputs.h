@@ -13,6 +13,9 @@ bool cli_is_of_model(const char *name);
  * model says so. */
 dt_status cli_check_unread(const char *option, const char *path, const cli_args *args) DT_MUST_USE;
 
+/* Refuses two options that write to one place, whether it is there yet or not. */
+dt_status cli_check_apart(const cli_args *args) DT_MUST_USE;
+
 /* The same, and one that lies in the folder of a model or a run under a name of their own files. */
 dt_status cli_check_output(const char *option, const char *path, const cli_args *args) DT_MUST_USE;
 

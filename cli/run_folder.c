@@ -99,7 +99,6 @@ dt_status cli_run_check(const char *run, bool resume)
     struct stat about;
     int error;
 
-    DT_CHECK(run != NULL, DT_ERR_ARG, "no folder for the run; give --output RUN");
     DT_TRY(parent_of(run, parent));
     if (stat(run, &about) == 0) {
         DT_CHECK(S_ISDIR(about.st_mode), DT_ERR_ARG, "--output: %s is no folder", run);
@@ -115,6 +114,7 @@ dt_status cli_run_check(const char *run, bool resume)
     }
     error = errno;
     DT_CHECK(error == ENOENT, DT_ERR_IO, "--output: %s: %s", run, strerror(error));
+    DT_CHECK(lstat(run, &about) != 0, DT_ERR_ARG, "--output: %s is a link to nothing", run);
     DT_CHECK(access(parent, W_OK | X_OK) == 0, DT_ERR_IO, "--output: %s cannot be made in %s: %s",
              run, parent, strerror(errno));
     return DT_OK;
@@ -148,6 +148,34 @@ dt_status cli_run_check_space(const char *run, double bytes, const char *what)
              what, dti_bytes_text((int64_t)fmin(bytes, 0x1p62), need),
              dti_bytes_text((int64_t)fmin(room, 0x1p62), have), run);
     return DT_OK;
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+dt_status cli_read_json(const char *path, json_t **out)
+{
+    FILE *f = fopen(path, "re");
+    json_error_t why;
+    struct stat about;
+    int error;
+
+    *out = NULL;
+    DT_CHECK(f != NULL, DT_ERR_IO, "%s: %s", path, strerror(errno));
+    if (fstat(fileno(f), &about) == 0 && S_ISDIR(about.st_mode)) {
+        (void)fclose(f);
+        DT_FAIL(DT_ERR_IO, "%s: is a folder, not a file", path);
+    }
+    *out = json_loadf(f, JSON_REJECT_DUPLICATES, &why);
+    error = ferror(f) ? errno : 0;
+    (void)fclose(f);
+    DT_CHECK(*out != NULL || error == 0, DT_ERR_IO, "%s: %s", path, strerror(error));
+    DT_CHECK(*out != NULL || json_error_code(&why) != json_error_out_of_memory, DT_ERR_MEMORY,
+             "%s: does not fit into memory", path);
+    DT_CHECK(*out != NULL, DT_ERR_FORMAT, "%s: line %d: %s", path, why.line, why.text);
+    if (json_is_object(*out)) return DT_OK;
+    json_decref(*out);
+    *out = NULL;
+    DT_FAIL(DT_ERR_FORMAT, "%s: is no JSON object", path);
 }
 
 /* --- writing ---------------------------------------------------------------------------------- */

@@ -36,6 +36,9 @@ dt_status cli_run_path(const char *run, const char *name, char path[CLI_PATH_BYT
 dt_status cli_write_text(const char *path, const char *text, size_t n) DT_MUST_USE;
 dt_status cli_write_json(const char *path, struct json_t *object) DT_MUST_USE;
 
+/* Reads an object from a file, or from a pipe; freed with json_decref(). */
+dt_status cli_read_json(const char *path, struct json_t **out) DT_MUST_USE;
+
 /* The step of "model-00000100", a folder of an export; -1: another name. */
 int64_t cli_run_export_step(const char *name);
 

@@ -11,6 +11,7 @@
 #include "base/numbers.h"
 #include "base/text.h"
 #include "cli/load_modules.h"
+#include "cli/option_file.h"
 #include "cli/option_table.h"
 #include "cli/print_report.h"
 #include "cli/training.h"
@@ -101,6 +102,14 @@ dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *l
         if (args->plan != NULL && strcmp(args->plan, "built-in") == 0) load->plan = &no_rules;
         return DT_OK;
     }
+    if (args->plan_text != NULL) {
+        char name[CLI_PATH_BYTES];
+        (void)snprintf(name, sizeof name, "%s/" CLI_RUN_OPTIONS ": " CLI_PLAN_CONTENT,
+                       args->output);
+        DT_TRY(dt_plan_parse(name, args->plan_text, strlen(args->plan_text), plan));
+        load->plan = *plan;
+        return DT_OK;
+    }
     if (strpbrk(args->plan, "./") == NULL && access(args->plan, F_OK) != 0) {
         const int error = errno;
         /* which architectures of modules have, only ranks know */
@@ -157,8 +166,26 @@ dt_status cli_check_model(const cli_args *args)
 {
     const dt_status st = dt_checkpoint_check_folder(args->folder);
 
-    if (st != DT_OK) dti_error_prefix("--model");
+    if (st != DT_OK) dti_error_prefix(args->training.config != NULL ? "--config" : "--model");
     DT_TRY(st);
+    return DT_OK;
+}
+
+dt_status cli_check_trained(const cli_args *args)
+{
+    dt_checkpoint *c;
+    bool packed;
+
+    DT_CHECK(args->weights == NULL, DT_ERR_ARG,
+             "--weights %s: weights of 8 and 4 bits have no gradients; leave it out",
+             args->weights);
+    DT_TRY(dt_checkpoint_open(args->registry, args->folder, &c));
+    packed = dt_checkpoint_info(c)->packed;
+    dt_checkpoint_close(&c);
+    DT_CHECK(!packed, DT_ERR_UNSUPPORTED,
+             "--model: %s has weights of 8 or 4 bits, which have no gradients; give the checkpoint "
+             "that they were made of, and pack what comes of it: dtensor save --weights",
+             args->folder);
     return DT_OK;
 }
 

@@ -72,6 +72,9 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
                            cli_session *out) DT_MUST_USE;
 void cli_session_close(cli_session *s);
 
+/* Refuses a model, or --weights, whose weights have no gradients. */
+dt_status cli_check_trained(const cli_args *args) DT_MUST_USE;
+
 /* Refuses a model that dt_model_save() would. */
 dt_status cli_check_saved(const cli_session *s) DT_MUST_USE;
 

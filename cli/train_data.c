@@ -2,8 +2,10 @@
  *
  * What a run reads: files of tokens as they are, texts as tokens of the model's tokenizer in the
  * folder of the run. */
+#include <dirent.h>
 #include <dtensor/token_files.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -19,6 +21,10 @@
 #include "cli/train.h"
 
 enum { BLOCK_BYTES = 1 << 20 };
+
+/* Of the files of a set of tokens, in the place of ".bin". */
+static const char *const endings[] = { ".bin", ".bin.json", ".idx", ".bin.mask" };
+enum { ALWAYS_THERE = 3 };
 
 /* Adds the bytes of a file. */
 static dt_status hash_file(const char *path, uint64_t *hash)
@@ -74,7 +80,25 @@ static dt_status name_tokens(const cli_run_of *run, const char *what, int i, con
     return DT_OK;
 }
 
-static dt_status tokenize(const cli_run_of *run, cli_tokens *tokens)
+static void name_of_set(const cli_tokens *tokens, size_t e, char path[CLI_PATH_BYTES + 8])
+{
+    (void)snprintf(path, CLI_PATH_BYTES + 8, "%.*s%s", (int)strlen(tokens->path) - 4, tokens->path,
+                   endings[e]);
+}
+
+static bool is_whole(const cli_tokens *tokens)
+{
+    char path[CLI_PATH_BYTES + 8];
+    size_t e = 0;
+
+    for (; e < ALWAYS_THERE; e++) {
+        name_of_set(tokens, e, path);
+        if (access(path, F_OK) != 0) return false;
+    }
+    return true;
+}
+
+static dt_status tokenize(const cli_run_of *run, const cli_tokens *tokens)
 {
     const char *folder = run->session->args->folder;
     dt_tokenize_options how = DT_TOKENIZE_OPTIONS_INIT;
@@ -82,8 +106,6 @@ static dt_status tokenize(const cli_run_of *run, cli_tokens *tokens)
     dt_chat *chat = NULL;
     dt_status st = DT_OK;
 
-    if (access(tokens->path, F_OK) == 0) return DT_OK;
-    tokens->fresh = true;
     st = dt_tokenizer_open(folder, &tokenizer);
     if (st != DT_OK)
         dti_error_prefix("%s is a text, and needs the model's tokenizer", tokens->text);
@@ -98,6 +120,34 @@ done:
     return st;
 }
 
+/* Of an error: it names a file of the run's folder, and is no fault of what was given. */
+static bool is_of_run(const cli_run_of *run)
+{
+    const size_t n = strlen(run->folder);
+    const char *said = dt_last_error()->message;
+
+    return strncmp(said, run->folder, n) == 0 && said[n] == '/';
+}
+
+/* A text is gone that the run has tokens of: the error, and which these are. */
+static dt_status refuse_lost(const cli_run_of *run, const char *what, int i, const char *text)
+{
+    const int error = errno;
+    char pattern[48], kept[CLI_PATH_BYTES] = "";
+    DIR *folder = opendir(run->folder);
+    const struct dirent *item;
+
+    (void)snprintf(pattern, sizeof pattern, "%s-%d-????????????????.bin", what, i);
+    while (folder != NULL && (item = readdir(folder)) != NULL)
+        if (fnmatch(pattern, item->d_name, 0) == 0 &&
+            cli_run_path(run->folder, item->d_name, kept) != DT_OK)
+            kept[0] = '\0';
+    if (folder != NULL) (void)closedir(folder);
+    DT_CHECK(kept[0] != '\0', DT_ERR_IO, "%s: %s", text, strerror(error));
+    DT_FAIL(DT_ERR_IO, "%s: %s; the run has tokens that it made of this option's text: give it %s",
+            text, strerror(error), kept);
+}
+
 static dt_status find(cli_run_of *run, const char *option, const char *what, int i,
                       const dt_data_source *given, dt_data_source *out)
 {
@@ -105,30 +155,75 @@ static dt_status find(cli_run_of *run, const char *option, const char *what, int
     dt_status st = DT_OK;
 
     *out = *given;
-    if (access(given->path, R_OK) == 0 && !dt_is_token_file(given->path)) {
+    if (dt_is_token_file(given->path)) return DT_OK;
+    if (access(given->path, R_OK) != 0) {
+        st = refuse_lost(run, what, i, given->path);
+    } else {
         tokens->text = given->path;
         st = name_tokens(run, what, i, given->path, &tokens->path);
         run->n_made += st == DT_OK;
         out->path = tokens->path;
         if (st == DT_OK && run->session->console->process == 0) {
             DT_TRY(cli_run_make(run->folder));
-            st = tokenize(run, tokens);
+            tokens->fresh = !is_whole(tokens);
+            if (tokens->fresh) st = tokenize(run, tokens);
         }
     }
-    if (st != DT_OK) dti_error_prefix("%s", option);
+    if (st != DT_OK && !is_of_run(run)) dti_error_prefix("%s", option);
     DT_TRY(st);
     return DT_OK;
 }
 
-/* Every token, so that none turns out wrong in the middle of the run. */
-static dt_status check(const cli_run_of *run, const char *option, const dt_data_source *sources,
-                       int n, const dt_data_options *how)
+static dt_status check_tokens(const dt_data_source *sources, int n, const dt_data_options *how)
 {
     dt_data *data = NULL;
     dt_status st = dt_data_open(sources, n, how, &data);
 
     if (st == DT_OK) st = dt_data_check(data);
     dt_data_release(&data);
+    return st;
+}
+
+/* Sets of the folder that are not what was written into it are made anew: their texts are there,
+ * and are those that they are named by. */
+static dt_status mend(cli_run_of *run, bool *mended)
+{
+    dt_data_options how = DT_DATA_OPTIONS_INIT;
+
+    how.sequence = 1;
+    how.tokenizer = run->plan->data.tokenizer;
+    how.vocab_size = run->plan->data.vocab_size;
+    for (int i = 0; i < run->n_made; i++) {
+        cli_tokens *tokens = &run->made[i];
+        char line[DT_ERROR_MESSAGE_BYTES];
+        dt_status st;
+
+        if (tokens->fresh) continue;
+        st = check_tokens(&(dt_data_source){ tokens->path, 0 }, 1, &how);
+        if (st == DT_OK || st == DT_ERR_ARG) continue;
+        if (st == DT_ERR_MEMORY) return st;
+        (void)snprintf(line, sizeof line, "%.400s; they are made of %.250s once more",
+                       dt_last_error()->message, tokens->text);
+        cli_warn(run->session->console, line);
+        tokens->fresh = *mended = true;
+        DT_TRY(tokenize(run, tokens));
+    }
+    return DT_OK;
+}
+
+/* Every token, so that none turns out wrong in the middle of the run. */
+static dt_status check(cli_run_of *run, const char *option, const dt_data_source *sources, int n,
+                       const dt_data_options *how)
+{
+    dt_status st = check_tokens(sources, n, how);
+    bool mended = false;
+
+    if (st != DT_OK) {
+        const dt_error why = *dt_last_error();
+        DT_TRY(mend(run, &mended));
+        dti_error_restore(&why);
+    }
+    if (mended) st = check_tokens(sources, n, how);
     if (st != DT_OK && how->end_token < 0 && (how->documents || how->order == DT_ORDER_PACKED))
         dti_error_prefix("there is no --end-token");
     for (int i = 0; st != DT_OK && i < run->n_made; i++)
@@ -161,7 +256,6 @@ dt_status cli_train_data(cli_run_of *run)
 
 void cli_train_data_undo(const cli_run_of *run)
 {
-    static const char *const endings[] = { ".bin", ".bin.json", ".bin.mask", ".idx" };
     char options[CLI_PATH_BYTES];
 
     if (!run->plan->args->training.resume &&
@@ -171,8 +265,7 @@ void cli_train_data_undo(const cli_run_of *run)
     for (int i = 0; i < run->n_made; i++)
         for (size_t e = 0; run->made[i].fresh && e < DT_COUNT(endings); e++) {
             char path[CLI_PATH_BYTES + 8];
-            (void)snprintf(path, sizeof path, "%.*s%s", (int)strlen(run->made[i].path) - 4,
-                           run->made[i].path, endings[e]);
+            name_of_set(&run->made[i], e, path);
             (void)unlink(path);
         }
     if (run->new_folder) (void)rmdir(run->folder);

@@ -39,6 +39,21 @@ static dt_status open_data(cli_trainer *t)
     return DT_OK;
 }
 
+/* A run of which there is no checkpoint begins anew, and so do its metrics. */
+static void warn_of_beginning(const cli_trainer *t)
+{
+    char path[CLI_PATH_BYTES], line[DT_ERROR_MESSAGE_BYTES];
+    struct stat about;
+
+    if (cli_run_path(t->run->folder, CLI_METRICS, path) != DT_OK || stat(path, &about) != 0 ||
+        about.st_size == 0)
+        return;
+    (void)snprintf(line, sizeof line,
+                   "%.500s holds no checkpoint: the run begins anew, and so does " CLI_METRICS,
+                   t->run->folder);
+    cli_warn(t->run->session->console, line);
+}
+
 /* Goes on from the newest checkpoint. A run that was ended before its first one begins anew. */
 static dt_status open_folder(cli_trainer *t)
 {
@@ -52,7 +67,10 @@ static dt_status open_folder(cli_trainer *t)
     t->at.seed = t->run->plan->seed;
     t->facts = cli_train_facts(t->run->plan, t->data);
     DT_CHECK(t->facts != NULL, DT_ERR_MEMORY, "what is said of the data does not fit into memory");
-    if (dt_run_folder_latest(t->folder) < 0) return DT_OK;
+    if (dt_run_folder_latest(t->folder) < 0) {
+        if (t->speaks) warn_of_beginning(t);
+        return DT_OK;
+    }
     DT_TRY(dt_run_folder_peek(t->folder, -1, &t->at, &kept));
     DT_TRY(cli_train_compare(t, kept, t->at.samples, &other));
     DT_TRY(
@@ -83,13 +101,14 @@ static dt_status open_all(cli_trainer *t)
     if (t->speaks) {
         atomic_store(&t->run->holds, true);
         if (t->at.step < t->run->plan->steps) DT_TRY(write_options(t->run));
-        DT_TRY(cli_metrics_open(t->run->folder, t->at.step, &t->run->metrics));
         t->run->begun_at = t->at.step;
         t->run->last = (cli_metric){ .step = t->at.step,
                                      .loss = NAN,
                                      .grad_norm = NAN,
+                                     .seconds = NAN,
                                      .validation_loss = NAN,
                                      .tokens = t->at.tokens };
+        DT_TRY(cli_metrics_open(t->run->folder, t->at.step, &t->run->last, &t->run->metrics));
     }
     return DT_OK;
 }
@@ -144,13 +163,48 @@ static int64_t remove_old_exports(const cli_trainer *t, int64_t after)
     return n;
 }
 
+/* A number that any rank has, on all ranks at once, as a signal that its process has got; 0: none
+ * has. */
+static dt_status hear(cli_trainer *t, int32_t mine, int *number)
+{
+    const int n = dt_mesh_n_ranks(t->mesh);
+    dt_status st = DT_OK;
+    int32_t *all = NULL;
+
+    *number = 0;
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *all, (void **)&all));
+    DT_TRY_TO(done, st, cli_gather(t->mesh, &mine, sizeof mine, all));
+    for (int r = 0; r < n; r++)
+        if (all[r] != 0) *number = all[r];
+done:
+    dti_free(all);
+    return st;
+}
+
+/* Whether the newest step's loss was no number: of f16 that is an activation that overflows, and no
+ * parameter need be infinite. A step may be so and the next one not; a model is of no use then. */
+static dt_status has_diverged(cli_trainer *t, int *diverged)
+{
+    const cli_metric *last = &t->run->last;
+
+    DT_TRY(hear(t, t->speaks && isfinite(last->seconds) && !isfinite(last->loss), diverged));
+    DT_CHECK(!*diverged || t->at.step < t->run->plan->steps, DT_ERR_ARG,
+             "the model is not written after step %" PRId64 ": its loss is no number; too large a "
+             "rate is the usual cause (--lr, --warmup)",
+             t->at.step);
+    return DT_OK;
+}
+
 /* The parameters as a Hugging Face folder, which RUN/model leads to. */
 static dt_status export_model(cli_trainer *t)
 {
     dt_save_options how = DT_SAVE_OPTIONS_INIT;
     char name[NAME_BYTES], path[CLI_PATH_BYTES];
+    int diverged;
     dt_status st;
 
+    DT_TRY(has_diverged(t, &diverged));
+    if (diverged) return DT_OK;
     how.finite = true;
     (void)snprintf(name, sizeof name, CLI_RUN_MODEL "-%08" PRId64, t->at.step);
     DT_TRY(cli_run_path(t->run->folder, name, path));
@@ -182,24 +236,6 @@ static dt_status save(cli_trainer *t, bool ends)
 }
 
 /* --- the loop --------------------------------------------------------------------------------- */
-
-/* A number that any rank has, on all ranks at once, as a signal that its process has got; 0: none
- * has. */
-static dt_status hear(cli_trainer *t, int32_t mine, int *number)
-{
-    const int n = dt_mesh_n_ranks(t->mesh);
-    dt_status st = DT_OK;
-    int32_t *all = NULL;
-
-    *number = 0;
-    DT_TRY(dti_alloc_array((size_t)n, sizeof *all, (void **)&all));
-    DT_TRY_TO(done, st, cli_gather(t->mesh, &mine, sizeof mine, all));
-    for (int r = 0; r < n; r++)
-        if (all[r] != 0) *number = all[r];
-done:
-    dti_free(all);
-    return st;
-}
 
 /* What the step was in time, to the run's own file and to that of --trace. */
 static dt_status write_trace(cli_trainer *t)

@@ -67,6 +67,7 @@ dt_status cli_train_step(cli_trainer *t, cli_metric *metric)
     DT_TRY(dt_data_rows(t->data, t->at.samples, plan->batch, &b));
     dt_timeline_end(rt);
     for (int64_t m = 0; m < plan->microbatches; m++) DT_TRY(pass(t, &b, m, &metric->loss));
+    if (isnan(metric->loss)) metric->loss = NAN; /* whatever its sign */
     dt_timeline_begin(rt, "optimizer");
     DT_TRY(optimize(t, metric, &report));
     DT_TRY(dt_device_finish(rt));

@@ -32,6 +32,7 @@ typedef struct dt_model_info {
     int64_t head_dim;
     int64_t max_positions; /* longest sequence */
     bool tied;             /* the head shares the embedding's weight */
+    bool packed;           /* linear layers have weights of 8 or 4 bits, which have no gradients */
     int32_t bos;           /* -1: none */
     int n_eos;             /* -1: generation_config.json cannot be read */
     int32_t eos[DT_MAX_EOS];

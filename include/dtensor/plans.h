@@ -35,7 +35,12 @@ extern "C" {
  *             DT_ERR_MEMORY
  */
 DT_API DT_MUST_USE dt_status dt_plan_read(const char *path, dt_plan **out);
-DT_API void dt_plan_release(dt_plan **plan); /* of dt_plan_read(); accepts NULL */
+
+/** The same of n bytes of text, which messages call `name`. Collective no. Errors: those of
+ * dt_plan_read() but DT_ERR_IO. */
+DT_API DT_MUST_USE dt_status dt_plan_parse(const char *name, const char *text, size_t n,
+                                           dt_plan **out);
+DT_API void dt_plan_release(dt_plan **plan); /* of both; accepts NULL */
 
 #ifdef __cplusplus
 }

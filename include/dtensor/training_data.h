@@ -120,10 +120,11 @@ DT_API dt_data_facts dt_data_look(const dt_data *data);
 DT_API int64_t dt_data_samples_per_epoch(const dt_data *data);
 
 /**
- * Reads every token of all files, so that none can turn out wrong in the middle of a run.
+ * Reads every token of all files, so that none can turn out wrong in the middle of a run, and
+ * compares them with the checksum that lies beside those of dt_token_writer_close().
  *
  * Not collective.
- * Errors      those of dt_data_rows()
+ * Errors      those of dt_data_rows(); DT_ERR_FORMAT also of other tokens than were written
  */
 DT_API DT_MUST_USE dt_status dt_data_check(dt_data *data);
 

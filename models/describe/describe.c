@@ -186,7 +186,7 @@ static dt_status describe(dt_runtime *rt, const char *dir, dt_mesh *mesh, const 
     DT_TRY_TO(done, st, dti_strdup(dir, &out->folder));
     if (o != NULL) {
         DT_CHECK_TO(
-            done, st, (o->weights == NULL && !out->packed) || o->n_policies == 0,
+            done, st, (o->weights == NULL && !out->info.packed) || o->n_policies == 0,
             DT_ERR_UNSUPPORTED,
             "weights \"%.80s\": policies know plain weights alone; give a plan in their place",
             o->weights != NULL ? o->weights : "of the checkpoint");

@@ -25,7 +25,6 @@ typedef struct dti_described {
     uint64_t config_hash; /* of all that config.json says */
     dt_model_info info;
     bool dtype_known;                         /* config.json names one */
-    bool packed;                              /* files have packed weights */
     dti_builder builder;                      /* rows of all layers */
     dti_policy_notes notes;                   /* of the policies it was described for */
     struct dti_generation_config *generation; /* what else generation_config.json says */

@@ -136,8 +136,8 @@ dt_status dti_pack_weights(dti_described *d, const char *how)
     DT_TRY(read_wish(how, &w));
     w.packing.form = DT_PACKED_PLAIN;
     wished = w.packing.group;
-    DT_CHECK(!d->packed, DT_ERR_ARG, "weights: \"%.80s\", but the checkpoint's are packed already",
-             how);
+    DT_CHECK(!d->info.packed, DT_ERR_ARG,
+             "weights: \"%.80s\", but the checkpoint's are packed already", how);
     for (int i = 0; i < d->builder.n; i++) {
         dt_layer_spec *spec = &d->builder.specs[i];
         const int64_t group = dti_packed_group(spec, wished);
@@ -152,5 +152,6 @@ dt_status dti_pack_weights(dti_described *d, const char *how)
              "weights: \"%.80s\" leaves no linear layer of %s to pack: none has inputs that groups "
              "of %d divide",
              how, d->arch->model_type, (int)LEAST_GROUP);
+    d->info.packed = true;
     return DT_OK;
 }

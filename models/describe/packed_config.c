@@ -212,7 +212,7 @@ dt_status dti_packed_spec(dti_described *d, int i, const dti_json *said, dt_pack
         return dti_json_refuse(said, DT_ERR_FORMAT, "of words that the %lld outputs of %s fill",
                                (long long)n_out, spec->name);
     dti_pack_spec(&d->builder, spec, packing, zeros);
-    d->packed = true;
+    d->info.packed = true;
     return DT_OK;
 }
 

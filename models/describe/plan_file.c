@@ -272,19 +272,19 @@ static dt_status fill(plan_file *p)
     return DT_OK;
 }
 
-dt_status dt_plan_read(const char *path, dt_plan **out)
+/* Of a document, which is the plan's from then on, or freed. */
+static dt_status plan_of(dti_json_doc *doc, dt_plan **out)
 {
     dt_status st = DT_OK;
     plan_file *p = NULL;
     dt_plan *plan;
 
-    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
-    *out = NULL;
-    DT_CHECK(path != NULL, DT_ERR_ARG, "path is NULL");
-    DT_TRY(dti_new(sizeof *p, &p));
+    st = dti_new(sizeof *p, &p);
+    if (st != DT_OK) dti_json_free(doc);
+    DT_TRY(st);
     plan = p->plan;
+    p->doc = *doc;
     p->strict = true; /* a rule that matches nothing is a slip of the pen */
-    DT_TRY_TO(fail, st, dti_json_read_stream(path, DTI_JSON_CONFIG_BYTES, &p->doc));
     DT_TRY_TO(fail, st, fill(p));
     *out = plan;
     return DT_OK;
@@ -292,6 +292,30 @@ dt_status dt_plan_read(const char *path, dt_plan **out)
 fail:
     dt_plan_release(&plan);
     return st;
+}
+
+dt_status dt_plan_read(const char *path, dt_plan **out)
+{
+    dti_json_doc doc;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_CHECK(path != NULL, DT_ERR_ARG, "path is NULL");
+    DT_TRY(dti_json_read_stream(path, DTI_JSON_CONFIG_BYTES, &doc));
+    DT_TRY(plan_of(&doc, out));
+    return DT_OK;
+}
+
+dt_status dt_plan_parse(const char *name, const char *text, size_t n, dt_plan **out)
+{
+    dti_json_doc doc;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_CHECK(name != NULL && text != NULL, DT_ERR_ARG, "name or text is NULL");
+    DT_TRY(dti_json_parse(name, text, n, &doc));
+    DT_TRY(plan_of(&doc, out));
+    return DT_OK;
 }
 
 void dt_plan_release(dt_plan **plan)

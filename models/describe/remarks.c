@@ -87,7 +87,7 @@ dt_status dti_each_unused(const dti_described *d, const dti_ckpt *ckpt,
     for (size_t i = 0; i < dti_ckpt_count(ckpt); i++) {
         const dti_st_entry *e = dti_ckpt_at(ckpt, i);
         if (is_ignored(d->arch, e->name)) continue;
-        if (d->packed && ends_with(e->name, ".weight_shape")) continue; /* as shapes tell */
+        if (d->info.packed && ends_with(e->name, ".weight_shape")) continue; /* as shapes tell */
         if (n > 0 && bsearch(&e, used, n, sizeof *used, by_address) != NULL) continue;
         fn(arg, e);
     }

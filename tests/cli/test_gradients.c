@@ -298,3 +298,26 @@ DT_TEST(cli_gradients, replace_a_file_only_when_they_are_complete)
     DT_ASSERT(strcmp(there, "old") != 0);
     DT_ASSERT_EQ_INT(dt_test_count_files(temporary, ""), 1);
 }
+
+/* Neither of weights of 8 and 4 bits, nor is one told that there might be. */
+DT_TEST(cli_gradients, are_of_weights_that_have_some)
+{
+    char model[DT_TEST_PATH_BYTES], temporary[DT_TEST_PATH_BYTES], packed[PATH_BYTES];
+    static const char *const commands[] = { "gradients", "train" };
+    command_result r;
+
+    (void)demo(model);
+    (void)snprintf(packed, sizeof packed, "%s/packed", dt_test_temp_dir(temporary));
+    COMMAND_ENDS(0, COMMAND("save", "-q", "-m", model, "-o", packed, "--weights", "int4"));
+    for (size_t i = 0; i < DT_COUNT(commands); i++) {
+        r = COMMAND_ENDS(0, COMMAND(commands[i], "--help"));
+        DT_ASSERT(strstr(r.out, "--weights") == NULL);
+        COMMAND_ENDS(2, COMMAND(commands[i], "-m", model, "--weights", "int4"),
+                     "there is no --weights: ", "dtensor save --weights");
+    }
+    COMMAND_ENDS(2, GRADIENTS(packed, "-t", "1,2,3"), "have no gradients; give the checkpoint");
+    COMMAND_ENDS(2, COMMAND("train", "-q", "-m", packed, "--dry-run"), "have no gradients");
+    COMMAND_ENDS(2, COMMAND("plan", "-m", packed, "--train"), "have no gradients");
+    COMMAND_ENDS(2, COMMAND("plan", "-m", model, "--train", "--weights", "int8"),
+                 "--weights int8: weights of 8 and 4 bits have no gradients");
+}

@@ -114,3 +114,35 @@ DT_TEST(cli_outputs, of_a_run_take_no_place_of_what_it_reads)
                        "plan.json is a file that this command reads");
     DT_ASSERT_EQ_STR(command_read(plan), "{}");
 }
+
+/* Any two places that a command writes to, whether they are there yet or not. */
+DT_TEST(cli_outputs, are_places_of_their_own)
+{
+    static const struct {
+        const char *run, *trace, *says;
+    } cases[] = {
+        { "@/new", "@/new", "--output and --trace both write to " },
+        { "@/new", "@/model/../new", "--output and --trace both write to " },
+        { "@/new/", "@/new", "--output and --trace both write to " },
+        { "@/made", "@/same", "--output and --trace both write to " },
+        { "@/new", "@/link", "link: No such file or directory" },
+        { "@/link", "@/new", "link is a link to nothing" },
+        { "@/new", "/proc/self/fd/1", "/proc/self/fd/1 is where standard output goes" },
+    };
+    char folder[DT_TEST_PATH_BYTES], paths[8][TRAIN_PATH_BYTES];
+
+    make_place(folder);
+    DT_ASSERT(mkdir(fill("@/made", folder, paths[0]), 0700) == 0);
+    DT_ASSERT(symlink("made", fill("@/same", folder, paths[0])) == 0);
+    DT_ASSERT(symlink("nothing", fill("@/link", folder, paths[0])) == 0);
+    for (size_t i = 0; i < DT_COUNT(cases); i++)
+        (void)COMMAND_ENDS(2,
+                           COMMAND("train", "-q", "-m", fill("@/model", folder, paths[0]), "--data",
+                                   fill("@/text", folder, paths[1]), "--steps", "1", "-o",
+                                   fill(cases[i].run, folder, paths[2]), "--trace",
+                                   fill(cases[i].trace, folder, paths[3])),
+                           cases[i].says);
+    DT_ASSERT(access(fill("@/new", folder, paths[0]), F_OK) != 0);
+    DT_ASSERT(rmdir(fill("@/made", folder, paths[0])) == 0); /* nothing was begun in it */
+    dt_test_remove_dir(folder);
+}

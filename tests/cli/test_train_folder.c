@@ -40,6 +40,7 @@ DT_TEST(cli_train_folder, remembers_what_was_said_and_nothing_else)
 DT_TEST(cli_train_folder, forgets_options_that_no_longer_hold)
 {
     char other[TRAIN_PATH_BYTES], path[TRAIN_PATH_BYTES + 32], *text;
+    command_result r;
     train_place p;
 
     train_open(&p);
@@ -57,6 +58,8 @@ DT_TEST(cli_train_folder, forgets_options_that_no_longer_hold)
                                  "--forget", "validate"));
     text = command_read(in_run(&p, "options.json", path));
     DT_ASSERT(strstr(text, "fully-shard") == NULL && strstr(text, "validate") == NULL);
+    r = COMMAND_ENDS(0, RESUME(&p, "--steps", "3", "--mesh", "tp=2", "--forget", "fully-shard"));
+    COMMAND_ASSERT_HAS(r.err, "--forget fully-shard changes nothing: ");
     (void)COMMAND_ENDS(2, RESUME(&p, "--forget", "lrr"), "unknown option --lrr; did you mean --lr");
     (void)COMMAND_ENDS(2, COMMAND("train", "--forget", "lr"), "--forget is of a run that goes on");
 }
@@ -82,6 +85,108 @@ DT_TEST(cli_train_folder, has_tokens_of_the_text_as_it_is)
     }
     (void)COMMAND_ENDS(2, RESUME(&p, "--steps", "3"), "--data is another than that");
     (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "3", "--new-data"));
+}
+
+/* What a run cannot be without is not forgotten, but given anew. */
+DT_TEST(cli_train_folder, names_what_is_given_anew)
+{
+    char kept[TRAIN_PATH_BYTES];
+    train_place p;
+
+    train_open(&p);
+    (void)snprintf(kept, sizeof kept, "%s/kept.bin", p.folder);
+    (void)COMMAND_ENDS(0, BEGIN(&p, "-m", p.model, "--steps", "1"));
+    DT_ASSERT(rename(p.data, kept) == 0);
+    (void)COMMAND_ENDS(
+        2, RESUME(&p, "--steps", "2"),
+        "says --data; --data FILE on the command line would count before it: --data");
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "2", "--data", kept));
+    (void)COMMAND_ENDS(2, RESUME(&p, "--steps", "3", "--forget", "data"), "give --data FILE");
+}
+
+/* The text that they were made of is there, as it was: the folder is the run's own matter. */
+DT_TEST(cli_train_folder, makes_tokens_anew_that_are_damaged)
+{
+    char model[DT_TEST_PATH_BYTES], command[8 * TRAIN_PATH_BYTES], text[4096], name[8];
+    static const char *const damage[] = {
+        "printf '\\5\\1' | dd of=data-0-*.bin bs=1 seek=100 conv=notrunc", /* another token */
+        "truncate -s 100 data-0-*.bin",
+        "rm data-0-*.idx",
+        "rm data-0-*.json",
+        "echo '{' >$(echo data-0-*.json)",
+    };
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    (void)dt_test_source_path(model, "examples/checkpoint");
+    for (size_t i = 0; i < sizeof text; i++) text[i] = (char)('a' + i * i % 23);
+    dt_test_write_file(p.folder, "a.txt", text, sizeof text);
+    (void)snprintf(p.data, sizeof p.data, "%s/a.txt", p.folder);
+    (void)COMMAND_ENDS(0, BEGIN(&p, "-m", model, "--steps", "1"));
+    for (size_t i = 0; i < DT_COUNT(damage); i++) {
+        (void)snprintf(command, sizeof command, "cd %s && %s 2>/dev/null", p.run, damage[i]);
+        DT_ASSERT(system(command) == 0);
+        (void)snprintf(name, sizeof name, "%zu", i + 2);
+        r = COMMAND_ENDS(0, RESUME(&p, "--steps", name), "1 step in ");
+        if (strchr(damage[i], '>') != NULL) COMMAND_ASSERT_HAS(r.err, "a.txt once more");
+    }
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "7"), "1 step in ");
+    DT_ASSERT(unlink(p.data) == 0);
+    (void)COMMAND_ENDS(2, RESUME(&p, "--steps", "8"),
+                       "the run has tokens that it made of this option's text: give it ");
+}
+
+/* The run has the plan, not the name of a file that may be another one by now. */
+DT_TEST(cli_train_folder, keeps_what_its_plan_says)
+{
+    static const char *const plans[] = { "{\"model.layers.*.mlp.up_proj\": \"replicate\"}",
+                                         "{\"model.layers.*.mlp.nothing\": \"replicate\"}" };
+    char plan[TRAIN_PATH_BYTES], path[TRAIN_PATH_BYTES + 32];
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    (void)snprintf(plan, sizeof plan, "%s/styles", p.folder);
+    dt_test_write_file(p.folder, "styles", plans[0], strlen(plans[0]));
+    (void)COMMAND_ENDS(0,
+                       BEGIN(&p, "-m", p.model, "--steps", "1", "--plan", plan, "--mesh", "tp=2"));
+    r = COMMAND_ENDS(0, RESUME(&p, "--steps", "2"));
+    DT_ASSERT_EQ_STR(r.err, "");
+    dt_test_write_file(p.folder, "styles", plans[1], strlen(plans[1]));
+    r = COMMAND_ENDS(0, RESUME(&p, "--steps", "3"));
+    COMMAND_ASSERT_HAS(r.err, "styles is another than the run began with");
+    (void)COMMAND_ENDS(2, RESUME(&p, "--steps", "4", "--plan", plan), "mlp.nothing");
+    DT_ASSERT(unlink(plan) == 0);
+    r = COMMAND_ENDS(0, RESUME(&p, "--steps", "4"));
+    DT_ASSERT_EQ_STR(r.err, "");
+    COMMAND_ASSERT_HAS(command_read(in_run(&p, "options.json", path)),
+                       "\"model.layers.*.mlp.up_proj\": \"replicate\"");
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "5", "--forget", "plan"));
+    DT_ASSERT(strstr(command_read(path), "plan") == NULL);
+}
+
+/* Of checkpoints that are not there nothing is gone on from without a word. */
+DT_TEST(cli_train_folder, without_its_checkpoints)
+{
+    char command[8 * TRAIN_PATH_BYTES], path[TRAIN_PATH_BYTES + 32];
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    (void)COMMAND_ENDS(0, BEGIN(&p, "-m", p.model, "--steps", "2", "--save-every", "1"));
+    DT_ASSERT(unlink(in_run(&p, "latest", path)) == 0);
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "3"), "1 step in ");
+    dt_test_write_file(p.run, "latest", "step-00000009\n", 14);
+    (void)COMMAND_ENDS(
+        2, RESUME(&p, "--steps", "4"),
+        "names step-00000009, which is not there (there: step 3, step 2); without it "
+        "the newest of them counts");
+    (void)snprintf(command, sizeof command, "rm -r %s/step-* %s/latest", p.run, p.run);
+    DT_ASSERT(system(command) == 0);
+    r = COMMAND_ENDS(0, RESUME(&p, "--steps", "4"), "4 steps in ");
+    COMMAND_ASSERT_HAS(r.err,
+                       "holds no checkpoint: the run begins anew, and so does metrics.jsonl");
 }
 
 /* --- what is refused -------------------------------------------------------------------------- */
@@ -199,7 +304,7 @@ DT_TEST(cli_train_folder, gets_no_model_of_what_are_no_numbers)
     r = COMMAND_ENDS(1,
                      COMMAND("train", "-m", p.model, "--data", p.data, "-o", p.run, "--batch", "2",
                              "--sequence", "16", "--dtype", "f16", "--lr", "1e38", "--steps", "3"),
-                     "the model is not written after step 3: tensor \"model.", "are not finite");
+                     "the model is not written after step 3: its loss is no number");
     COMMAND_ASSERT_HAS(r.err, "step 1 skipped");
     COMMAND_ASSERT_HAS(r.err, "step 3 skipped");
     DT_ASSERT(access(in_run(&p, "model", path), F_OK) != 0);
@@ -207,6 +312,14 @@ DT_TEST(cli_train_folder, gets_no_model_of_what_are_no_numbers)
     r = COMMAND_ENDS(1, COMMAND("train", "--resume", "-o", p.run, "--steps", "4"));
     COMMAND_ASSERT_HAS(r.err, "step 4 skipped");
     (void)snprintf(p.run, sizeof p.run, "%s", p.other);
+    for (int i = 0; i < 2; i++) /* parameters are finite, what f16 makes of them is not */
+        (void)COMMAND_ENDS(1,
+                           i == 0 ? BEGIN(&p, "-m", p.model, "--dtype", "f16", "--lr", "1e4",
+                                          "--steps", "6", "--mesh", "dp=2")
+                                  : RESUME(&p, "--steps", "6"),
+                           "the model is not written after step 6: its loss is no number");
+    DT_ASSERT(access(in_run(&p, "model", path), F_OK) != 0);
+    (void)snprintf(p.run, sizeof p.run, "%s/third", p.folder);
     (void)COMMAND_ENDS(1,
                        BEGIN(&p, "-m", p.model, "--dtype", "bf16", "--lr", "1e38", "--steps", "1",
                              "--mesh", "dp=2"),

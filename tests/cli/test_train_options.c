@@ -43,6 +43,7 @@ static void put_options(const train_place *p, const char *text)
 DT_TEST(cli_train_options, come_from_a_file_behind_the_command_line)
 {
     char path[TRAIN_PATH_BYTES], text[4 * TRAIN_PATH_BYTES];
+    command_result r;
     train_place p;
 
     train_open(&p);
@@ -50,10 +51,11 @@ DT_TEST(cli_train_options, come_from_a_file_behind_the_command_line)
     (void)snprintf(text, sizeof text,
                    "{\"model\": \"%s\", \"data\": [\"%s\"], \"steps\": 9, \"batch\": 2, "
                    "\"sequence\": 16, \"lr\": 0.001, \"weight_decay\": 0.2, \"betas\": [0.8, 0.9], "
-                   "\"resume\": false, \"no-masters\": true, \"validate\": null}",
+                   "\"resume\": false, \"no-masters\": true, \"validate\": null, \"quiet\": true}",
                    p.model, p.data);
     put_options(&p, text);
-    COMMAND_ENDS(0, COMMAND("train", "-q", "--options", path, "-o", p.run, "--steps", "2"));
+    r = COMMAND_ENDS(0, COMMAND("train", "--options", path, "-o", p.run, "--steps", "2"));
+    DT_ASSERT_EQ_STR(r.err, ""); /* it is quiet */
     DT_ASSERT_EQ_INT(train_lines(p.run), 2);
     DT_ASSERT_CLOSE(train_number(p.run, 2, "lr"), 0.001, 1e-15);
     (void)snprintf(path, sizeof path, "%s/run/options.json", p.folder);
@@ -70,7 +72,7 @@ DT_TEST(cli_train_options, mistakes_in_a_file_name_it)
 {
     static const char *const wrong[][2] = {
         { "{", "options.json: line 1: " },
-        { "[]", "options.json: is no JSON object of options" },
+        { "[]", "options.json: is no JSON object" },
         { "{\"stepps\": 1}",
           "options.json: train: unknown option --stepps; did you mean --steps?" },
         { "{\"steps\": \"many\"}", "options.json: --steps: \"many\" is not a number" },
@@ -79,6 +81,11 @@ DT_TEST(cli_train_options, mistakes_in_a_file_name_it)
         { "{\"nesterov\": 1}", "options.json: \"nesterov\": is neither true nor false" },
         { "{\"steps\": 1, \"steps\": 2}", "options.json: line 1: duplicate object key" },
         { "{\"top_k\": 1}", "unknown option --top-k" },
+        { "{\"weights\": \"int4\"}", "options.json: train: there is no --weights: weights of 8" },
+        { "{\"options\": \"more.json\"}", "\"options\": stands on a command line alone" },
+        { "{\"help\": true}", "\"help\": stands on a command line alone" },
+        { "{\"forget\": [\"lrr\"]}", "unknown option --lrr; did you mean --lr" },
+        { "{\"forget\": [\"lr\"]}", "--forget is of a run that goes on" },
     };
     char path[TRAIN_PATH_BYTES];
     train_place p;
@@ -89,6 +96,8 @@ DT_TEST(cli_train_options, mistakes_in_a_file_name_it)
         put_options(&p, wrong[i][0]);
         COMMAND_ENDS(2, COMMAND("train", "--options", path), wrong[i][1]);
     }
+    COMMAND_ENDS(2, COMMAND("train", "--options", p.folder), "--options: ", ": is a folder, not a");
+    COMMAND_ENDS(2, COMMAND("train", "--options", p.run), "--options: ", "run: No such file");
 }
 
 /* --- bad input -------------------------------------------------------------------------------- */

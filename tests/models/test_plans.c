@@ -135,6 +135,12 @@ DT_TEST(plans, a_file_that_is_no_plan_is_refused_by_place)
     DT_ASSERT_STATUS(dt_plan_read("/nowhere/plan.json", &p), DT_ERR_IO, "/nowhere/plan.json");
     DT_ASSERT_STATUS(dt_plan_read(NULL, &p), DT_ERR_ARG, "path is NULL");
     DT_ASSERT_STATUS(dt_plan_read("x", NULL), DT_ERR_ARG, "out is NULL");
+    DT_ASSERT_STATUS(dt_plan_parse("mine", "{", 1, &p), DT_ERR_FORMAT, "mine: line 1");
+    DT_ASSERT_STATUS(dt_plan_parse("mine", "{\"a\": 1.5}", 10, &p), DT_ERR_FORMAT, "mine: a is");
+    DT_ASSERT_STATUS(dt_plan_parse("mine", NULL, 0, &p), DT_ERR_ARG, "text is NULL");
+    DT_ASSERT_OK(dt_plan_parse("mine", "{\"a\": \"colwise\"}", 16, &p));
+    DT_ASSERT(p != NULL && p->n_rules == 1 && strcmp(p->source, "mine") == 0);
+    dt_plan_release(&p);
 }
 
 /* --- auto and manual -------------------------------------------------------------------------- */

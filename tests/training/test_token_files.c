@@ -309,6 +309,42 @@ DT_TEST(token_files, agree_with_what_lies_beside_them)
     }
 }
 
+/* Tokens and runs are those that were written, whatever the vocabulary would take. */
+DT_TEST(token_files, are_those_that_were_written)
+{
+    static const int32_t tokens[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
+    char path[DT_TEST_PATH_BYTES + 16], mask[DT_TEST_PATH_BYTES + 32];
+    tokens_folder f;
+
+    tokens_begin(&f);
+    (void)snprintf(path, sizeof path, "%s/a.bin", f.path);
+    (void)snprintf(mask, sizeof mask, "%s.mask", path);
+    for (int format = DT_TOKENS_LLMC; format <= DT_TOKENS_MEGATRON; format++)
+        for (int damage = 0; damage < 3; damage++) {
+            dt_token_writer_options o = DT_TOKEN_WRITER_OPTIONS_INIT;
+            DT_HELD(data) *d = NULL;
+            dt_token_writer *w = NULL;
+            FILE *file;
+
+            o.format = (dt_token_format)format;
+            o.vocab_size = 300;
+            DT_ASSERT_OK(dt_token_writer_open(path, &o, &w));
+            DT_ASSERT_OK(dt_token_writer_add(w, tokens, 4, false));
+            DT_ASSERT_OK(dt_token_writer_add(w, tokens + 4, 6, true));
+            DT_ASSERT_OK(dt_token_writer_close(&w, DT_OK));
+            file = fopen(damage < 2 ? path : mask, "r+b");
+            DT_ASSERT(file != NULL && fseek(file, damage < 2 ? -2 : -8, SEEK_END) == 0);
+            DT_ASSERT(damage == 0 || fwrite("\3", 1, 1, file) == 1); /* 10 is 3; 4 masked are 3 */
+            DT_ASSERT(fclose(file) == 0);
+            DT_ASSERT_OK(open_it(path, 300, &d));
+            if (damage == 0)
+                DT_ASSERT_OK(dt_data_check(d));
+            else
+                DT_ASSERT_STATUS(dt_data_check(d), DT_ERR_FORMAT,
+                                 "a.bin: its tokens are not those that were written: ");
+        }
+}
+
 DT_TEST(token_files, with_options_that_make_no_sense_are_refused)
 {
     dt_data_options o = DT_DATA_OPTIONS_INIT;

@@ -455,16 +455,8 @@ int64_t dt_data_samples_per_epoch(const dt_data *d)
 
 dt_status dt_data_check(dt_data *d)
 {
-    enum { BLOCK = 1 << 12 };
-    int32_t tokens[BLOCK];
-
     DT_CHECK(d != NULL, DT_ERR_ARG, "data is NULL");
-    for (int i = 0; i < d->n_files; i++) {
-        dti_token_file *f = &d->files[i];
-        for (int64_t at = 0; at < f->n; at += BLOCK) {
-            if (at % (BLOCK * 1024) == 0) DT_TRY(dti_token_file_check(f));
-            DT_TRY(dti_token_file_read(f, at, dti_min(BLOCK, f->n - at), d->o.vocab_size, tokens));
-        }
-    }
+    for (int i = 0; i < d->n_files; i++)
+        DT_TRY(dti_token_file_check_all(&d->files[i], d->o.vocab_size));
     return DT_OK;
 }

@@ -89,7 +89,7 @@ dt_status dti_token_file_mark_masked(dti_token_file *f, int64_t first, int64_t n
 static dt_status check_facts(dti_token_file *f, const dti_json_doc *doc, const dti_token_wish *wish,
                              bool has_mask)
 {
-    const char *tokenizer;
+    const char *tokenizer, *checksum;
     int64_t n, masked, begin, end;
     char hash[20];
 
@@ -98,6 +98,8 @@ static dt_status check_facts(dti_token_file *f, const dti_json_doc *doc, const d
     DT_TRY(dti_json_int_or(&doc->root, "begin_token", -1, 0, INT32_MAX, &begin));
     DT_TRY(dti_json_int_or(&doc->root, "end_token", -1, 0, INT32_MAX, &end));
     DT_TRY(dti_json_string_or(&doc->root, "tokenizer", "", &tokenizer));
+    DT_TRY(dti_json_string_or(&doc->root, "xxh64", "", &checksum));
+    (void)snprintf(f->checksum, sizeof f->checksum, "%s", checksum);
     DT_CHECK(n == f->n, DT_ERR_FORMAT, "%s: has %lld tokens, %s says %lld", f->tokens.in.label,
              (long long)f->n, doc->file, (long long)n);
     DT_CHECK(

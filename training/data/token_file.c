@@ -9,7 +9,9 @@
 
 #include "base/memory.h"
 #include "base/numbers.h"
+#include "files/checksum.h"
 #include "files/folder.h"
+#include "training/data/side_files.h"
 
 enum { BLOCK_TOKENS = 1 << 20 }; /* that one piece of a file has at most */
 
@@ -250,6 +252,42 @@ dt_status dti_token_file_read(dti_token_file *f, int64_t first, int64_t n, int64
     DT_ASSERT(first >= 0 && n >= 0 && first + n <= f->n);
     for (int64_t done = 0; done < n; done += BLOCK_TOKENS)
         DT_TRY(read_piece(f, first + done, dti_min(n - done, BLOCK_TOKENS), limit, to + done));
+    return DT_OK;
+}
+
+static dt_status check_sum(dti_token_file *f, dti_checksum *sum)
+{
+    char digits[DTI_CHECKSUM_DIGITS + 1];
+
+    if (f->n_runs > 0) {
+        const int64_t bytes = f->mask.in.bytes - DTI_MASK_HEADER_BYTES;
+        const unsigned char *p;
+        DT_TRY(dti_mapped_at(&f->mask, DTI_MASK_HEADER_BYTES, bytes, &p));
+        dti_checksum_add(sum, p, (size_t)bytes);
+    }
+    (void)snprintf(digits, sizeof digits, "%016llx", (unsigned long long)dti_checksum_end(sum));
+    DT_CHECK(f->checksum[0] == '\0' || strcmp(digits, f->checksum) == 0, DT_ERR_FORMAT,
+             "%s: its tokens are not those that were written: their checksum is %s, and was %s",
+             f->tokens.in.label, digits, f->checksum);
+    return DT_OK;
+}
+
+dt_status dti_token_file_check_all(dti_token_file *f, int64_t limit)
+{
+    enum { BLOCK = 1 << 12 };
+    int32_t tokens[BLOCK];
+    const unsigned char *p;
+    dti_checksum sum;
+
+    dti_checksum_begin(&sum);
+    for (int64_t at = 0; at < f->n; at += BLOCK) {
+        const int64_t n = dti_min(BLOCK, f->n - at);
+        if (at % (BLOCK * 1024) == 0) DT_TRY(dti_token_file_check(f));
+        DT_TRY(dti_token_file_read(f, at, n, limit, tokens));
+        DT_TRY(dti_mapped_at(&f->tokens, f->begin + at * f->bytes, n * f->bytes, &p));
+        dti_checksum_add(&sum, p, (size_t)(n * f->bytes));
+    }
+    DT_TRY(check_sum(f, &sum));
     return DT_OK;
 }
 

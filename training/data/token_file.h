@@ -16,7 +16,8 @@ enum {
     DTI_LLMC_MAGIC = 20240520,     /* version 1: u16 */
     DTI_LLMC_MAGIC_U32 = 20240801, /* version 7 */
     DTI_LLMC_MAGIC_EVAL = 20240522,
-    DTI_INDEX_HEADER_BYTES = 34
+    DTI_INDEX_HEADER_BYTES = 34,
+    DTI_CHECKSUM_DIGITS = 16 /* XXH64 of the bytes of all tokens, then of the runs of the mask */
 };
 
 /* How tokens lie in files; the numbers are Megatron's but for U32. */
@@ -49,6 +50,9 @@ typedef struct dti_token_file {
 
     dti_mapped mask; /* fd is -1: none */
     int64_t n_runs;
+
+    char checksum[DTI_CHECKSUM_DIGITS +
+                  1]; /* of tokens and runs, as FILE.json says; "": it does not */
 } dti_token_file;
 
 /* What is asked of a file besides. */
@@ -65,6 +69,10 @@ void dti_token_file_close(dti_token_file *f);
 
 /* Refuses one that has become shorter. */
 dt_status dti_token_file_check(const dti_token_file *f) DT_MUST_USE;
+
+/* Reads all tokens: refuses one that is `limit` or more, and other tokens or runs than FILE.json
+ * has the checksum of. */
+dt_status dti_token_file_check_all(dti_token_file *f, int64_t limit) DT_MUST_USE;
 
 /* n tokens from number `first` on, of which none is `limit` or more (0: that fits an int32_t). */
 dt_status dti_token_file_read(dti_token_file *f, int64_t first, int64_t n, int64_t limit,

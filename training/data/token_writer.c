@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "base/options.h"
+#include "files/checksum.h"
 #include "files/folder.h"
 #include "files/output.h"
 #include "training/data/side_files.h"
@@ -26,6 +27,7 @@ struct dt_token_writer {
     int bytes; /* of a token */
     unsigned char *buffer;
     size_t n_buffered;
+    dti_checksum sum; /* of the tokens so far */
     int64_t n, n_masked;
     int64_t begin; /* of the document that is being written */
     int32_t *lengths;
@@ -70,6 +72,7 @@ static dt_status begin(dt_token_writer *w)
 {
     static const unsigned char header[DTI_LLMC_HEADER_BYTES] = { 0 };
 
+    dti_checksum_begin(&w->sum);
     DT_TRY(dti_alloc(BUFFER_BYTES, (void **)&w->buffer));
     DT_TRY(dti_output_open(&w->out, w->path, NULL));
     if (w->o.format == DT_TOKENS_LLMC) DT_TRY(dti_output_write(&w->out, header, sizeof header));
@@ -105,6 +108,7 @@ dt_status dt_token_writer_open(const char *path, const dt_token_writer_options *
 static dt_status flush(dt_token_writer *w)
 {
     DT_TRY(dti_output_write(&w->out, w->buffer, w->n_buffered));
+    dti_checksum_add(&w->sum, w->buffer, w->n_buffered);
     w->n_buffered = 0;
     return DT_OK;
 }
@@ -219,12 +223,18 @@ static int put_token(char *text, size_t room, const char *key, int32_t token)
 static dt_status write_facts(const dt_token_writer *w, dti_output *out)
 {
     static const char *const types[] = { "", "", "", "", "i32", "", "", "", "u16", "u32" };
+    dti_checksum sum = w->sum;
     char text[1024];
-    int n = snprintf(text, sizeof text,
-                     "{\n  \"format\": \"%s\",\n  \"type\": \"%s\",\n  \"tokens\": %lld,\n"
-                     "  \"documents\": %zu,\n  \"masked\": %lld,\n  \"vocab_size\": %lld,\n",
-                     format_names[w->o.format], types[w->type], (long long)w->n, w->n_documents,
-                     (long long)w->n_masked, (long long)w->o.vocab_size);
+    int n;
+
+    dti_checksum_add(&sum, w->runs, 2 * w->n_runs * sizeof *w->runs);
+    n = snprintf(text, sizeof text,
+                 "{\n  \"format\": \"%s\",\n  \"type\": \"%s\",\n  \"tokens\": %lld,\n"
+                 "  \"documents\": %zu,\n  \"masked\": %lld,\n  \"vocab_size\": %lld,\n"
+                 "  \"xxh64\": \"%016llx\",\n",
+                 format_names[w->o.format], types[w->type], (long long)w->n, w->n_documents,
+                 (long long)w->n_masked, (long long)w->o.vocab_size,
+                 (unsigned long long)dti_checksum_end(&sum));
 
     n += put_token(text + n, sizeof text - (size_t)n, "begin_token", w->o.begin_token);
     n += put_token(text + n, sizeof text - (size_t)n, "end_token", w->o.end_token);

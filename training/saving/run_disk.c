@@ -177,12 +177,14 @@ static dt_status read_latest(dti_run_disk *disk)
     name[strcspn(name, "\r\n")] = '\0';
     disk->latest = step_of(name, &end);
     DT_CHECK_TO(done, st, disk->latest >= 0 && *end == '\0', DT_ERR_FORMAT,
-                "%s: holds \"%s\", must hold the name of a step such as step-00001000 (there: %s)",
+                "%s: holds \"%s\", must hold the name of a step such as step-00001000 (there: %s); "
+                "without it the newest of them counts",
                 label, dti_printable(name, shown, sizeof shown),
                 dti_run_disk_steps(disk->dir, steps, sizeof steps));
-    DT_CHECK_TO(done, st, dti_folder_has(disk->dir, name), DT_ERR_FORMAT,
-                "%s: names %s, which is not there (there: %s)", label, name,
-                dti_run_disk_steps(disk->dir, steps, sizeof steps));
+    DT_CHECK_TO(
+        done, st, dti_folder_has(disk->dir, name), DT_ERR_FORMAT,
+        "%s: names %s, which is not there (there: %s); without it the newest of them counts", label,
+        name, dti_run_disk_steps(disk->dir, steps, sizeof steps));
 done:
     dti_free(text);
     dti_free(path);
