@@ -57,7 +57,7 @@ typedef struct dti_cuda_properties {
 
 typedef enum dti_cuda_memory {
     DTI_CUDA_DEVICE, /* of the device; peers of the process may read it */
-    DTI_CUDA_PINNED, /* of the host, at one address for both */
+    DTI_CUDA_PINNED, /* of the host, at one address for both: kernels read and write it */
     DTI_CUDA_SHARED  /* of the device, fit for collectives of NCCL */
 } dti_cuda_memory;
 
@@ -167,8 +167,9 @@ typedef struct dti_cuda_module {
     int (*alloc)(dti_cuda *c, size_t bytes, dti_cuda_memory kind, void **out);
     void (*release)(dti_cuda *c, dti_cuda_memory kind, void *data);
 
-    /* In order of the stream. UP from pageable memory has read it when it returns; DOWN into
-     * pageable memory waits; both return at once where the host side is pinned. */
+    /* In order of the stream; pinned memory may stand for a device's. UP from pageable memory has
+     * read it when it returns; DOWN into pageable memory waits; both return at once where the host
+     * side is pinned. */
     int (*copy)(dti_cuda *c, void *to, const void *from, size_t bytes, dti_cuda_way way);
     int (*clear)(dti_cuda *c, void *to, size_t bytes); /* zeros */
 

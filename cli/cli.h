@@ -109,7 +109,7 @@ typedef struct cli_args {
     int64_t sequence;
     int64_t rounds;
     int64_t chunk;
-    const char *fully_shard;
+    const char *fully_shard, *offload;
     const char *weights;
     bool sequence_parallel;
     bool no_bind;

@@ -81,11 +81,11 @@ static dt_status keep_plan(const cli_session *s, const cli_args *args, json_t *o
     return DT_OK;
 }
 
-/* The folder of --offload is there, and every rank makes a file in it. */
-static dt_status check_offload(const char *folder)
+/* The folder is there, and every rank makes a file in it. */
+static dt_status check_offload(const char *option, const char *folder)
 {
     if (folder == NULL || strcmp(folder, "host") == 0) return DT_OK;
-    DT_CHECK(access(folder, W_OK | X_OK) == 0, DT_ERR_IO, "--offload: %s: %s", folder,
+    DT_CHECK(access(folder, W_OK | X_OK) == 0, DT_ERR_IO, "--%s: %s: %s", option, folder,
              strerror(errno));
     return DT_OK;
 }
@@ -101,7 +101,8 @@ static dt_status check(cli_run_of *run, cli_session *s, cli_training *plan, cons
     if (s->console->process > 0) return DT_OK;
     DT_TRY(cli_run_check(args->output, args->training.resume));
     DT_TRY(check_outputs(plan->args));
-    DT_TRY(check_offload(args->training.offload));
+    DT_TRY(check_offload("offload", args->training.offload));
+    DT_TRY(check_offload("offload-parameters", args->offload));
     DT_TRY(check_space(s, plan));
     DT_TRY(cli_options_json(&cli_train, args, &run->options));
     if (s->plan != NULL) DT_TRY(keep_plan(s, args, run->options));
@@ -118,6 +119,7 @@ static cli_costs costs_of(const cli_session *s, const cli_training *plan, dt_pre
     o->batch = plan->batch;
     o->sequence = plan->sequence;
     o->load = &s->load;
+    o->device = plan->args->device;
     costs.step.loss = &plan->loss;
     costs.step.optimizer = &plan->optimizer;
     costs.step.microbatches = plan->microbatches;

@@ -82,6 +82,7 @@ static const cli_option options[] = {
     { "weights",         0,  TEXT,   "HOW",  AT(weights),        PACKS,        0, "of linear layers: int8 or int4, with group=N asymmetric head keep=PATTERN" },
     { "plan",            0,  TEXT,   "FILE", AT(plan),           LAID_OUT,     0, "JSON file of styles, auto, built-in, nemo, nemo+sp" },
     { "fully-shard", 0, TEXT, "DIMS", AT(fully_shard), LAID_OUT, 0, "cut parameters over these mesh dims too, gather them to use" },
+    { "offload-parameters", 0, TEXT, "WHERE", AT(offload), LAID_OUT, 0, "of --fully-shard, --zero 3: host (of a GPU), or a folder" },
     { "sequence-parallel", 0, FLAG,  NULL,   AT(sequence_parallel), LAID_OUT,  0, "cut tokens over tp between blocks (built-in plan)" },
     { "threads",         0,  NUMBER, "N",    AT(threads),        PLACED,       MAX_THREADS, "of each rank (default: cores / ranks)" },
     { "isa",             0,  TEXT,   "NAME", AT(isa),            RUNS,         0, "kernels: auto (default) or one that --version lists" },

@@ -98,6 +98,7 @@ dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *l
     load->sequence_parallel = args->sequence_parallel;
     load->fully_shard = args->fully_shard;
     load->weights = args->weights;
+    load->offload = args->offload;
     if (!cli_has_plan_file(args->plan)) {
         if (args->plan != NULL && strcmp(args->plan, "built-in") == 0) load->plan = &no_rules;
         return DT_OK;

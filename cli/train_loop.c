@@ -54,15 +54,23 @@ static void warn_of_beginning(const cli_trainer *t)
     cli_warn(t->run->session->console, line);
 }
 
+/* What does not fit into memory is not copied there either: a save is from where it lies. */
+static bool is_folder(const char *offload)
+{
+    return offload != NULL && strcmp(offload, "host") != 0;
+}
+
 /* Goes on from the newest checkpoint. A run that was ended before its first one begins anew. */
 static dt_status open_folder(cli_trainer *t)
 {
     dt_run_folder_options how = DT_RUN_FOLDER_OPTIONS_INIT;
+    const cli_args *args = t->run->plan->args;
     const char *kept;
     bool other;
 
-    how.mode = t->run->plan->args->training.resume ? DT_RUN_FOLDER_CONTINUE : DT_RUN_FOLDER_NEW;
+    how.mode = args->training.resume ? DT_RUN_FOLDER_CONTINUE : DT_RUN_FOLDER_NEW;
     how.keep = (int)t->run->plan->keep;
+    how.direct = is_folder(args->offload) || is_folder(args->training.offload);
     DT_TRY(dt_run_folder_open(t->mesh, t->run->folder, &how, &t->folder));
     t->at.seed = t->run->plan->seed;
     t->facts = cli_train_facts(t->run->plan, t->data);

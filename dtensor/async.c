@@ -6,6 +6,7 @@
 #include <dtensor/async.h>
 
 #include "base/memory.h"
+#include "dtensor/away.h"
 #include "dtensor/graph.h"
 #include "dtensor/lane.h"
 #include "dtensor/move_steps.h"
@@ -90,12 +91,27 @@ void dti_pending_end(dti_device *d)
 
 /* --- begin ------------------------------------------------------------------------------------ */
 
+/* What lies elsewhere and goes nowhere: computations get bytes of the device all the same. */
+static dt_status copy_here(const dt_tensor *x, dt_tensor **y)
+{
+    dt_tensor *copy;
+    dt_status st;
+
+    if ((*y)->storage != x->storage || !dti_tensor_is_away(x)) return DT_OK;
+    DT_TRY(dti_tensor_create(x->mesh, (*y)->layout, x->local.dtype, x->shape, &copy));
+    st = dti_tensor_copy_bytes(copy, 0, x, 0, (int64_t)dti_tensor_bytes(x));
+    dt_tensor_release(y);
+    *y = copy;
+    return st;
+}
+
 static dt_status move_all(dt_pending *p, const dt_layout *const *want, dt_comm_counter *counters)
 {
     if (p->n == 1)
         DT_TRY(dti_redistribute(p->x[0], want[0], counters, &p->y[0]));
     else
         DT_TRY(dti_redistribute_all(p->n, p->x, want, counters, p->y));
+    for (int i = 0; i < p->n; i++) DT_TRY(copy_here(p->x[i], &p->y[i]));
     return DT_OK;
 }
 
@@ -157,7 +173,7 @@ static dt_status new_pending(int n, dt_tensor *const *x, dt_pending **out)
 static bool lie_so(int n, dt_tensor *const *x, const dt_layout *const *want)
 {
     for (int i = 0; i < n; i++)
-        if (x[i]->layout != want[i]) return false;
+        if (x[i]->layout != want[i] || dti_tensor_is_away(x[i])) return false;
     return true;
 }
 

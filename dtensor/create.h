@@ -18,6 +18,10 @@ dt_status dti_tensor_create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dty
 dt_status dti_tensor_create_exact(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
                                   const int64_t *shape, dt_tensor **out) DT_MUST_USE;
 
+/* The same in `memory`, of the rank's device (away.h); NULL: its own. */
+dt_status dti_tensor_create_in(dti_memory *memory, dt_mesh *mesh, const dt_layout *layout,
+                               dt_dtype dtype, const int64_t *shape, dt_tensor **out) DT_MUST_USE;
+
 /* What its bytes count as; values to begin with. */
 void dti_tensor_set_kind(dt_tensor *x, dti_memory_kind kind);
 

@@ -2,6 +2,7 @@
 #include <dtensor/dlpack.h>
 
 #include "base/memory.h"
+#include "dtensor/away.h"
 #include "dtensor/device/lease.h"
 #include "dtensor/tensor_internal.h"
 #include "dtensor/wrap.h"
@@ -59,6 +60,8 @@ static dt_status check_out(const dt_tensor *x)
     DT_CHECK(!x->device->ended, DT_ERR_ARG, "the run that this tensor belongs to has ended");
     DT_CHECK(x->device->ops->host_visible, DT_ERR_UNSUPPORTED,
              "the tensor lies on a GPU; copy its piece by dt_tensor_read()");
+    DT_CHECK(!dti_tensor_is_away(x), DT_ERR_UNSUPPORTED,
+             "the tensor lies in a file; copy its piece by dt_tensor_read()");
     return DT_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/numbers.h"
+#include "dtensor/away.h"
 #include "dtensor/graph.h"
 #include "dtensor/pending.h"
 #include "dtensor/tape.h"
@@ -132,7 +133,8 @@ static dt_status begin(dt_tape *t, dti_gathers *g, int i, dt_tensor *x, const dt
     g->hash = dti_hash_word(g->hash, (uint64_t)i);
     d->claim = (dti_exchange_claim){ g->of.name(g->of.arg, i), (uint8_t)(g->hash >> 32) };
     dt_scope_begin(t, d->claim.name); /* whose bytes they are */
-    st = dti_move_begin(t, x, whole, memory, out);
+    st = dti_away_bring(x);
+    if (st == DT_OK) st = dti_move_begin(t, x, whole, memory, out);
     (void)dt_scope_end(t, NULL);
     d->claim = (dti_exchange_claim){ NULL, 0 };
     if (st != DT_OK) dti_error_prefix("%s is gathered", g->of.name(g->of.arg, i));
@@ -151,7 +153,8 @@ static dt_status begin_value(dt_tape *t, dti_gathers *g, int i, dt_tensor *x,
     return DT_OK;
 }
 
-/* Begins what the last run gathered from here on, to the end of `ahead` units behind this one. */
+/* Begins what the last run gathered from here on, to the end of `ahead` units behind this one. A
+ * disk is told of one unit more. */
 static dt_status look_ahead(dt_tape *t, dti_gathers *g, const trace *way, int i)
 {
     int unit = g->of.unit(g->of.arg, i), units = 0;
@@ -160,10 +163,13 @@ static dt_status look_ahead(dt_tape *t, dti_gathers *g, const trace *way, int i)
         const int next = way->at[k], its = g->of.unit(g->of.arg, next);
         const dt_layout *whole;
         dt_tensor *x;
-        if (its != unit && ++units > g->of.ahead) return DT_OK;
+        if (its != unit && ++units > g->of.ahead + 1) return DT_OK;
         unit = its;
         if (g->value[next].pending != NULL || !g->of.value(g->of.arg, next, &x, &whole)) continue;
-        DT_TRY(begin_value(t, g, next, x, whole));
+        if (units > g->of.ahead)
+            dti_away_soon(x);
+        else
+            DT_TRY(begin_value(t, g, next, x, whole));
     }
     return DT_OK;
 }
@@ -187,6 +193,7 @@ static dt_status gather(dt_tape *t, dti_gathers *g, int i, dt_tensor **x, dt_ten
     p = v->pending;
     v->pending = NULL;
     st = dt_pending_wait(&p, y);
+    if (st == DT_OK) st = dti_away_leave(*x, false);
     if (st != DT_OK) dti_error_prefix("%s is gathered", g->of.name(g->of.arg, i));
     DT_TRY(st);
     return DT_OK;
@@ -228,6 +235,7 @@ static dt_status gather_tile(dt_tape *t, dti_gathers *g, int i, dt_tensor *x,
     *y = NULL;
     DT_TRY(begin(t, g, i, x, whole, &p));
     DT_TRY(dt_pending_wait(&p, y));
+    DT_TRY(dti_away_leave(x, false));
     return DT_OK;
 }
 

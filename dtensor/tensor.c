@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/away.h"
 #include "dtensor/tensor_internal.h"
 #include "mesh/runtime.h"
 
@@ -88,14 +89,16 @@ dt_status dti_tensor_header(dt_mesh *mesh, const dt_layout *layout, dt_dtype dty
     return DT_OK;
 }
 
-static dt_status create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
+/* memory: NULL is the device's. */
+static dt_status create(dti_memory *memory, dt_mesh *mesh, const dt_layout *layout, dt_dtype dtype,
                         const int64_t *shape, bool pool, dt_tensor **out)
 {
     dt_tensor *x;
     dt_status st;
 
     DT_TRY(dti_tensor_header(mesh, layout, dtype, shape, &x));
-    st = dti_storage_create(x->device->memory, dti_tensor_bytes(x), pool, &x->storage);
+    st = dti_storage_create(memory != NULL ? memory : x->device->memory, dti_tensor_bytes(x), pool,
+                            &x->storage);
     if (st != DT_OK) {
         dt_tensor_release(&x);
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
@@ -111,7 +114,7 @@ dt_status dti_tensor_create(dt_mesh *mesh, const dt_layout *layout, dt_dtype dty
                             const int64_t *shape, dt_tensor **out)
 {
     *out = NULL;
-    DT_TRY(create(mesh, layout, dtype, shape, true, out));
+    DT_TRY(create(NULL, mesh, layout, dtype, shape, true, out));
     return DT_OK;
 }
 
@@ -119,7 +122,15 @@ dt_status dti_tensor_create_exact(dt_mesh *mesh, const dt_layout *layout, dt_dty
                                   const int64_t *shape, dt_tensor **out)
 {
     *out = NULL;
-    DT_TRY(create(mesh, layout, dtype, shape, false, out));
+    DT_TRY(create(NULL, mesh, layout, dtype, shape, false, out));
+    return DT_OK;
+}
+
+dt_status dti_tensor_create_in(dti_memory *memory, dt_mesh *mesh, const dt_layout *layout,
+                               dt_dtype dtype, const int64_t *shape, dt_tensor **out)
+{
+    *out = NULL;
+    DT_TRY(create(memory, mesh, layout, dtype, shape, false, out));
     return DT_OK;
 }
 
@@ -293,7 +304,9 @@ static dt_status check_piece(const dt_tensor *x, const void *host, size_t bytes)
 dt_status dt_tensor_read(const dt_tensor *x, void *to, size_t bytes)
 {
     DT_TRY(check_piece(x, to, bytes));
+    DT_TRY(dti_away_bring(x));
     DT_TRY(x->device->ops->read(x->device, to, x->local.data, bytes));
+    DT_TRY(dti_away_leave(x, false));
     return DT_OK;
 }
 
@@ -302,6 +315,7 @@ dt_status dt_tensor_write(dt_tensor *x, const void *from, size_t bytes)
     DT_TRY(check_piece(x, from, bytes));
     dti_tensor_begin_write(x);
     DT_TRY(x->device->ops->write(x->device, x->local.data, from, bytes));
+    DT_TRY(dti_away_leave(x, true));
     return DT_OK;
 }
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE /* O_TMPFILE */
 #include "files/output.h"
 
 #include <errno.h>
@@ -60,6 +61,20 @@ dt_status dti_output_open(dti_output *out, const char *path, const char *name)
         out->temporary = NULL;
     }
     return st;
+}
+
+dt_status dti_output_nameless(const char *dir, int number, int *fd)
+{
+    char path[4096];
+
+    *fd = open(dir, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    if (*fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
+        (void)snprintf(path, sizeof path, "%s/.dtensor-%ld-%d", dir, (long)getpid(), number);
+        *fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (*fd >= 0) (void)unlink(path);
+    }
+    if (*fd < 0) return refuse(dir, "no file can be made");
+    return DT_OK;
 }
 
 dt_status dti_output_write(dti_output *out, const void *data, size_t n)

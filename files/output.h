@@ -24,6 +24,10 @@ dt_status dti_output_write(dti_output *out, const void *data, size_t n) DT_MUST_
 dt_status dti_write_at(int fd, const char *label, const void *data, size_t n,
                        int64_t at) DT_MUST_USE;
 
+/* A file in a folder that has no name, or loses it at once where a file system has none such. Not
+ * two at a time of one `number` in a process. */
+dt_status dti_output_nameless(const char *dir, int number, int *fd) DT_MUST_USE;
+
 /* Brings the bytes to the disk; the file keeps its temporary name. */
 dt_status dti_output_sync(const dti_output *out) DT_MUST_USE;
 

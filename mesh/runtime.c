@@ -266,6 +266,11 @@ bool dt_runtime_is_dry(const dt_runtime *rt)
     return rt != NULL && rt->dry;
 }
 
+bool dti_runtime_is_on_gpu(const dt_runtime *rt)
+{
+    return rt->gpu != NULL || (rt->dry && strncmp(rt->device, "cuda", 4) == 0);
+}
+
 static dti_comm *find_comm(const dt_runtime *rt, const int *world_ranks, int n)
 {
     for (size_t i = 0; i < rt->n_comms; i++) {

@@ -78,6 +78,9 @@ dt_status dti_gather_bytes(dt_runtime *rt, const void *mine, size_t bytes, void 
  * the other ranks first: they would wait for it at their next collective. */
 dt_status dti_runtime_alone(dt_runtime *rt, dt_status st);
 
+/* Whether its tensors lie on a GPU; of a dry runtime whether they would. */
+bool dti_runtime_is_on_gpu(const dt_runtime *rt);
+
 /* Tells the other ranks that this one cannot go on. Uses the current error record as the reason. */
 void dti_runtime_abort(dt_runtime *rt);
 

@@ -23,6 +23,10 @@ bool dti_style_stores(const char *style);
 /* Whether some layers gather their parameters while they are used. */
 bool dti_layers_gather(const dt_layers *layers);
 
+/* Where values of a layer's parameters lie that are made from now on: what dt_layers_offload() said
+ * of it. NULL: in the device's memory. */
+struct dti_memory *dti_layer_memory(const dt_layer *layer);
+
 /* How many units of layers are gathered before their turn: 1 unless said otherwise. */
 void dti_layers_set_ahead(dt_layers *layers, int units);
 

@@ -5,7 +5,9 @@
 #include <dtensor/ops.h>
 #include <string.h>
 
+#include "dtensor/away.h"
 #include "dtensor/gather.h"
+#include "mesh/runtime.h"
 #include "parallel_styles/changes.h"
 #include "parallel_styles/layers_internal.h"
 
@@ -24,7 +26,8 @@ static bool value(const void *list, int i, dt_tensor **x, const dt_layout **whol
 
     *x = dt_layer_param(layer, param);
     *whole = layer->whole[param];
-    return *x != NULL && *whole != NULL && *whole != layer->layout[param];
+    return *x != NULL && *whole != NULL &&
+           (*whole != layer->layout[param] || dti_tensor_is_away(*x));
 }
 
 /* -1: of a weight that is taken in tiles. */
@@ -57,8 +60,9 @@ static size_t block_of(const char *name)
 dt_status dti_gathers_of_layers(dt_layers *list)
 {
     dti_gathers_of of = { list->n * DT_LAYER_MAX_PARAMS, AHEAD, value, unit, name, list };
-    bool any = false;
+    bool any = list->away != NULL;
 
+    if (list->gathers != NULL) return DT_OK;
     for (int i = 0; i < list->n; i++) {
         dt_layer *layer = &list->layers[i], *before = i > 0 ? layer - 1 : NULL;
         const size_t n = block_of(layer->name);
@@ -75,11 +79,46 @@ dt_status dti_gathers_of_layers(dt_layers *list)
 dt_tensor *dti_gather_param(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim,
                             int param, dt_tensor *w)
 {
+    const dt_layout *whole;
+
     (void)style;
     if (w != dt_layer_param(layer, param)) return dt_move_dim(t, w, dim, DT_REPLICATE);
-    if (layer->whole[param] == dt_tensor_layout(w)) return w;
+    if (!value(layer->list, dti_layer_value(layer, param), &w, &whole)) return w;
     return dti_gather(t, layer->list->gathers,
                       dti_layer_value(layer, param)); /* over all dims of such styles */
+}
+
+static bool is_stored(const dt_layer *layer)
+{
+    bool stored = false;
+
+    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh); m++)
+        stored = stored || (layer->style[m] != NULL && layer->style[m]->cut == DT_CUT_COPIES);
+    return stored;
+}
+
+dti_memory *dti_layer_memory(const dt_layer *layer)
+{
+    return is_stored(layer) ? layer->list->away : NULL;
+}
+
+dt_status dt_layers_offload(dt_layers *list, const char *where)
+{
+    bool any = false;
+    dti_device *d;
+
+    DT_CHECK(list != NULL && where != NULL, DT_ERR_ARG, "layers or where is NULL");
+    DT_CHECK(where[0] != '\0', DT_ERR_ARG, "offload is an empty text: it is \"host\", or a folder");
+    for (int i = 0; i < list->n; i++) any = any || is_stored(&list->layers[i]);
+    DT_CHECK(any, DT_ERR_ARG,
+             "offload to %s: no layer has the style \"fully_shard\", which fetches parameters for "
+             "the moment of their use",
+             where);
+    DT_TRY(dti_device_of(dt_mesh_runtime(list->mesh), &d));
+    if (!dt_mesh_is_member(list->mesh)) return DT_OK;
+    DT_TRY(dti_runtime_alone(d->rt, dti_away_open(d, where, &list->away)));
+    DT_TRY(dti_gathers_of_layers(list));
+    return DT_OK;
 }
 
 bool dti_style_stores(const char *style)

@@ -56,6 +56,7 @@ struct dt_layers {
     uint64_t changes; /* of parameters and of forwards */
     struct dti_style_registry *styles; /* names that mean other styles here; NULL: none do */
     struct dti_gathers *gathers;       /* of fully sharded layers; NULL: there are none */
+    struct dti_memory *away;           /* where their parameters lie; NULL: with the others */
     dt_carry *carry;                   /* of the passes that run now, or NULL */
     bool manual;                       /* the plan leaves no layer to its built-in style */
     bool misled;                       /* it was handed the carry of another list */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE /* O_DIRECT, O_TMPFILE */
+#define _GNU_SOURCE /* O_DIRECT */
 
 #include "training/offload.h"
 
@@ -145,22 +145,13 @@ dt_status dti_offload_add(dti_offload *o, int64_t n, int n_slots, int64_t *numbe
 
 /* --- the file --- */
 
-/* A file without a name; where a file system has none, one that loses its name at once. */
 static dt_status make_file(dti_offload *o)
 {
-    char path[4096], text[DTI_NUMBER_BYTES];
+    char text[DTI_NUMBER_BYTES];
     int error;
 
     (void)dti_printable(o->dir, o->label, sizeof o->label);
-    o->fd = open(o->dir, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
-    if (o->fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
-        (void)snprintf(path, sizeof path, "%s/.dtensor-state-%ld-%d", o->dir, (long)getpid(),
-                       dt_runtime_rank(o->rt));
-        o->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        if (o->fd >= 0) (void)unlink(path);
-    }
-    DT_CHECK(o->fd >= 0, DT_ERR_IO, "%s: no file for the optimizer's state can be made: %s",
-             o->label, strerror(errno));
+    DT_TRY(dti_output_nameless(o->dir, dt_runtime_rank(o->rt), &o->fd));
     error = posix_fallocate(o->fd, 0, (off_t)dti_max(o->stored_bytes, PAGE));
     DT_CHECK(error == 0, DT_ERR_IO, "%s: no space for %s of optimizer state: %s", o->label,
              dti_bytes_text(o->stored_bytes, text), strerror(error));

@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/away.h"
 #include "dtensor/create.h"
 #include "dtensor/device/device.h"
+#include "mesh/runtime.h"
 #include "placements/overlap.h"
 #include "training/optimizer.h"
 
@@ -89,7 +91,9 @@ static dt_status fill_master(dt_optimizer *opt, int64_t i)
     dt_tensor *y;
 
     DT_TRY(dti_device_of(dt_mesh_runtime(opt->mesh), &d));
+    DT_TRY(dti_away_bring(p->x));
     DT_TRY(dt_redistribute_cast(p->x, p->layout->place, DT_F32, &y));
+    DT_TRY_TO(done, st, dti_away_leave(p->x, false));
     while (!d->dry) {
         DT_TRY_TO(done, st, dti_state_next(opt, i, false, &w));
         if (w.n == 0) break;
@@ -110,7 +114,7 @@ static dt_status open_elsewhere(dt_optimizer *opt)
     dti_device *d;
 
     DT_TRY(dti_device_of(dt_mesh_runtime(opt->mesh), &d));
-    if (o->offload == NULL || (strcmp(o->offload, "host") == 0 && d->ops->host_visible))
+    if (o->offload == NULL || (strcmp(o->offload, "host") == 0 && !dti_runtime_is_on_gpu(d->rt)))
         return DT_OK;
     opt->elsewhere = true;
     if (d->dry || !dt_mesh_is_member(opt->mesh)) return DT_OK;

@@ -7,6 +7,7 @@
 
 #include "base/numbers.h"
 #include "base/text.h"
+#include "dtensor/away.h"
 #include "dtensor/create.h"
 #include "dtensor/leaves.h"
 #include "dtensor/optimize.h"
@@ -103,6 +104,8 @@ static dt_status update(dt_optimizer *opt, int64_t i, const rule_step *how)
     dt_status st = DT_OK;
 
     if (g == NULL) return DT_OK;
+    DT_TRY_TO(done, st, dti_away_bring(p->x));
+    if (i + 1 < opt->n) dti_away_soon(opt->params[i + 1].x);
     DT_TRY_TO(done, st, open_value(p, dti_has(p->slots, DTI_SLOT_MASTER), &value));
     whole = dti_step_whole(g, value, NULL, none);
     for (;;) {
@@ -114,6 +117,7 @@ static dt_status update(dt_optimizer *opt, int64_t i, const rule_step *how)
     count_work(opt, p, whole.n);
     dt_tensor_release(&g);
     DT_TRY_TO(done, st, dti_move_into(opt->tape, value, p->x));
+    DT_TRY_TO(done, st, dti_away_leave(p->x, true));
 done:
     dt_tensor_release(&g);
     dt_tensor_release(&value);

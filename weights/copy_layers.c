@@ -5,22 +5,26 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/away.h"
 #include "dtensor/create.h"
-#include "dtensor/kernels/kernel.h"
+#include "dtensor/leaves.h"
 #include "parallel_styles/changes.h"
 #include "weights/read_layers.h"
 
-/* Values of its own: what lies alike is not moved, and would be shared. */
-static dt_status own_values(dt_tensor *x, dt_tensor **y)
+/* Values of its own, where the layer's are to lie: what lies alike is not moved, and would be
+ * shared. */
+static dt_status own_values(const dt_layer *layer, dt_tensor *x, dt_tensor **y)
 {
+    int64_t shape[DT_MAX_AXES];
     dt_tensor *copy = NULL;
     dt_status st;
 
-    if (*y != x) return DT_OK;
-    DT_TRY(dt_empty_like(x, &copy));
-    st = dti_tensor_copy_bytes(copy, 0, x, 0,
-                               dti_local_count(dt_tensor_local(x)) *
-                                   (int64_t)dt_dtype_size(dt_tensor_dtype(x)));
+    if (*y != x && dti_layer_memory(layer) == NULL) return DT_OK;
+    for (int a = 0; a < dt_tensor_n_axes(x); a++) shape[a] = dt_tensor_extent(x, a);
+    DT_TRY(dti_tensor_create_in(dti_layer_memory(layer), dt_tensor_mesh(*y), dt_tensor_layout(*y),
+                                dt_tensor_dtype(x), shape, &copy));
+    st = dti_move_into(NULL, *y, copy);
+    if (st == DT_OK) st = dti_away_leave(copy, true);
     if (st != DT_OK) {
         dt_tensor_release(&copy);
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
@@ -55,7 +59,7 @@ static dt_status copy_param(dt_layers *layers, dt_layer *layer, int param, const
         DT_TRY(dt_redistribute(x, want, &y));
     else
         DT_TRY(dt_copy_to(x, dt_layers_mesh(layers), want, &y));
-    st = own_values(x, &y);
+    st = own_values(layer, x, &y);
     if (st == DT_OK) {
         dti_tensor_set_kind(y, DTI_KIND_WEIGHTS);
         st = dt_layer_set_param(layer, param, y);

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "dtensor/device/device.h"
 #include "mesh/runtime.h"
+#include "parallel_styles/changes.h"
 #include "parallel_styles/kind.h"
 #include "weights/read_layers.h"
 
@@ -21,6 +22,7 @@ static int64_t local_bytes(const dt_layers *layers, const dt_layer *layer, int p
     int coord[DT_MAX_DIMS];
 
     if (!dt_mesh_is_member(mesh) || !dt_layer_owns_param(layer, param)) return 0;
+    if (dti_layer_memory(layer) != NULL) return 0; /* elsewhere */
     for (int a = 0; a < info.n_axes; a++) shape[a] = info.axis[a].extent;
     for (int m = 0; m < dt_mesh_n_dims(mesh); m++) coord[m] = dt_mesh_coord(mesh, m);
     return dt_layout_bytes(dt_layer_param_layout(layer, param), shape, coord,

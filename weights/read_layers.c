@@ -39,8 +39,9 @@ dt_status dti_make_param(dt_layers *layers, const dt_layer *layer, int param, dt
     int64_t shape[DT_PARAM_MAX_AXES];
 
     for (int a = 0; a < info.n_axes; a++) shape[a] = info.axis[a].extent;
-    DT_TRY(dti_tensor_create_exact(dt_layers_mesh(layers), dt_layer_param_layout(layer, param),
-                                   dti_param_dtype(&info, dtype), shape, out));
+    DT_TRY(dti_tensor_create_in(dti_layer_memory(layer), dt_layers_mesh(layers),
+                                dt_layer_param_layout(layer, param), dti_param_dtype(&info, dtype),
+                                shape, out));
     dti_tensor_set_kind(*out, DTI_KIND_WEIGHTS);
     return DT_OK;
 }

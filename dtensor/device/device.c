@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "dtensor/away.h"
 #include "dtensor/lane.h"
 #include "dtensor/move_cache.h"
 #include "dtensor/ops/fusion.h"
@@ -45,6 +46,7 @@ static void device_end(void *object)
     dti_move_cache_free(d);
     dti_cpu_destroy(&d->cpu);
     dti_memory_end(d->memory);
+    dti_away_end(d);
     d->ops->close(d);
     d->ended = true;
 }
@@ -60,6 +62,7 @@ static void device_free(void *object)
     dti_move_cache_free(d); /* of a move that was asked for after the end, and refused */
     dti_memory_destroy(&d->moving);
     dti_memory_destroy(&d->gathering);
+    dti_away_close(d);
     dti_memory_destroy(&d->memory);
     dti_free(d);
 }

@@ -94,6 +94,7 @@ struct dti_device {
     const dti_device_ops *ops;
     bool dry;                /* memory is counted, not taken; kernels do not run */
     dti_allocator allocator; /* of memory: the device's; take NULL: the host's */
+    dti_allocator pinned;    /* of the host's that kernels of a GPU reach; take NULL: none */
     dti_memory *memory;
     dti_cpu *cpu;                 /* kernels of the host */
     struct dti_cuda_device *cuda; /* NULL on the CPU */
@@ -109,6 +110,7 @@ struct dti_device {
     struct dti_job *job;            /* what the lane is to do, while it is written down */
     dti_memory *moving;             /* part of memory, where moves go on that were begun */
     dti_memory *gathering;          /* part of memory, of what is gathered (gather.h) */
+    struct dti_away *away;          /* what lies elsewhere (away.h) */
     dti_exchange_claim claim;
     struct dt_pending *dropped; /* begun moves that nobody waits for */
 };

@@ -79,6 +79,28 @@ static void give_bytes(void *arg, void *data, size_t bytes)
     g->module->release(g->c, DTI_CUDA_DEVICE, data);
 }
 
+/* Pinning waits for the device. */
+static dt_status take_pinned(void *arg, size_t bytes, void **out)
+{
+    const dti_cuda_device *g = ((dti_device *)arg)->cuda;
+
+    DT_TRY(refuse_recording(g, "taking memory"));
+    DT_TRY(wait_for_ranks(g));
+    DT_CHECK(g->module->alloc(g->c, bytes, DTI_CUDA_PINNED, out) == 0, DT_ERR_MEMORY,
+             "%zu bytes of the host for the GPU: %s", bytes, g->module->why());
+    if (bytes > 0) memset(*out, 0, bytes);
+    return DT_OK;
+}
+
+static void give_pinned(void *arg, void *data, size_t bytes)
+{
+    const dti_cuda_device *g = ((dti_device *)arg)->cuda;
+
+    (void)bytes;
+    if (!g->recording) (void)wait_for_ranks(g);
+    g->module->release(g->c, DTI_CUDA_PINNED, data);
+}
+
 /* A pass begins with writes of few bytes, which need not wait for the one before: only if all
  * buffers are under way, whoever looks after the ranks waits. */
 static dt_status write_small(dti_device *d, void *to, const void *from_host, size_t bytes)
@@ -473,6 +495,7 @@ dt_status dti_device_cuda_open(dti_device *d)
     d->cuda = g;
     d->ops = &dti_device_cuda;
     d->allocator = (dti_allocator){ take_bytes, give_bytes, d };
+    d->pinned = (dti_allocator){ take_pinned, give_pinned, d };
     if (g->joined) DT_TRY(open_writes(g, gpu));
     return DT_OK;
 }

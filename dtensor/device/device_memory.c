@@ -249,10 +249,13 @@ static dt_status new_header(dti_memory *m, dti_storage **out)
 /* Bytes for s. Memory that is kept for reuse is not kept from who needs it now. */
 static dt_status fill(dti_memory *m, dti_storage *s)
 {
-    if (!m->dry && m->from.take(m->from.arg, s->bytes, &s->data) != DT_OK) {
+    dt_status st = m->dry ? DT_OK : m->from.take(m->from.arg, s->bytes, &s->data);
+
+    if (st == DT_ERR_MEMORY) {
         trim(m, 0);
-        DT_TRY(m->from.take(m->from.arg, s->bytes, &s->data));
+        st = m->from.take(m->from.arg, s->bytes, &s->data);
     }
+    DT_TRY(st);
     s->held = true;
     count_held(m, (int64_t)s->bytes);
     return DT_OK;

@@ -178,6 +178,27 @@ DT_API double dt_layer_flops(const dt_layer *layer);                /* for each 
  */
 DT_API DT_MUST_USE dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value);
 
+/**
+ * Says where parameters lie that are made from now on, of layers with the style "fully_shard": not
+ * in memory of the rank's device but elsewhere, from where each use fetches them. So a model trains
+ * that is larger than that memory. Bits are those without.
+ *
+ *   where  "host": in memory of the host, where tensors lie on a GPU; on the CPU that is where they
+ *          are. Else a folder, of ranks on the CPU: in a file without a name that goes with the
+ *          process. Of it no more is in memory than what is
+ *          used, and what comes next
+ *
+ * Values of such tensors are written by the library's functions (dt_tensor_write(), dt_fill()), not
+ * through their address: what a file has is compared with what was written.
+ *
+ * Collective  no; every rank says the same, folders may differ. Before parameters are set.
+ * Errors      DT_ERR_ARG          NULL, an empty text, no layer has the style
+ *             DT_ERR_IO           no file can be made in the folder; when parameters are made: the
+ *                                 disk has no room; when they are used: it has failed
+ *             DT_ERR_UNSUPPORTED  a folder, where tensors lie on a GPU
+ */
+DT_API DT_MUST_USE dt_status dt_layers_offload(dt_layers *layers, const char *where);
+
 /* --- Running layers ------------------------------------------------------------------------- */
 
 /**

@@ -64,12 +64,14 @@ typedef struct dt_load_options {
                           * where the inputs ask for it), "asymmetric" (with zero points), "head"
                           * (it too, unless it shares the embedding's weight), "keep=PATTERN"
                           * layers that stay as they are (more than once). NULL: as they are */
+    const char *offload; /* where the parameters lie that are fully sharded: dt_layers_offload();
+                          * NULL: with the others */
 } dt_load_options;
 
 #define DT_LOAD_OPTIONS_INIT                                                           \
     {                                                                                  \
         sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL, false, NULL, 0, \
-            "dp,dp_replicate,dp_shard", NULL, NULL, NULL                               \
+            "dp,dp_replicate,dp_shard", NULL, NULL, NULL, NULL                         \
     }
 
 /**

@@ -43,12 +43,13 @@ typedef struct dt_parallelize_options {
     const char *plan_name;
     const char *fully_shard;
     const char *weights;
+    const char *offload;
 } dt_parallelize_options;
 
 #define DT_PARALLELIZE_OPTIONS_INIT                                                               \
     {                                                                                             \
         sizeof(dt_parallelize_options), 0, true, DT_F32, NULL, NULL, DT_VERBOSE_NONE, NULL, "tp", \
-            NULL, NULL, 0, false, NULL, NULL, "dp,dp_replicate,dp_shard", NULL, NULL, NULL        \
+            NULL, NULL, 0, false, NULL, NULL, "dp,dp_replicate,dp_shard", NULL, NULL, NULL, NULL  \
     }
 
 /**

@@ -23,10 +23,11 @@ typedef struct dt_predict_options {
     dt_log_fn log;               /* what a load says; may be NULL */
     void *log_arg;
     const dt_option_names *names; /* of mesh, batch and sequence in messages; NULL: the fields' */
+    const char *device; /* "cuda": what is offloaded to "host" is not in the device's memory */
 } dt_predict_options;
-#define DT_PREDICT_OPTIONS_INIT                                          \
-    {                                                                    \
-        sizeof(dt_predict_options), "tp=1", 1, 0, NULL, NULL, NULL, NULL \
+#define DT_PREDICT_OPTIONS_INIT                                                \
+    {                                                                          \
+        sizeof(dt_predict_options), "tp=1", 1, 0, NULL, NULL, NULL, NULL, NULL \
     }
 
 /* Collectives of one kind over the same mesh dims, made inside one layer. */

@@ -26,6 +26,7 @@ static dt_status open_step(dt_runtime *rt, const char *dir, dt_predict_options *
 
     run.log = rank == 0 ? o->log : NULL; /* said once */
     run.log_arg = o->log_arg;
+    run.device = o->device;
     DT_TRY(dti_predict_settle(rt, dir, o, &run.n_ranks));
     DT_CHECK(rank >= 0 && rank < run.n_ranks, DT_ERR_ARG, "rank %d of a mesh of %d", rank,
              run.n_ranks);

@@ -84,6 +84,7 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     if (o->sequence_parallel) dti_builder_cut_tokens(&d->builder);
     DT_TRY_TO(fail, st, dti_builder_finish(&d->builder, mesh, o->dim, o->plan, &m->layers));
     DT_TRY_TO(fail, st, dti_policies_apply(d, o, mesh, m->layers));
+    if (o->offload != NULL) DT_TRY_TO(fail, st, dt_layers_offload(m->layers, o->offload));
     if (m->arch->prepare != NULL) DT_TRY_TO(fail, st, m->arch->prepare(m->self, mesh, &m->info));
     *out = m;
     return DT_OK;

@@ -229,6 +229,7 @@ static dt_load_options load_options(const dt_parallelize_options *o)
     l.batch_dim = o->batch_dim;
     l.fully_shard = o->fully_shard;
     l.weights = o->weights;
+    l.offload = o->offload;
     l.plan_name = o->plan_name;
     return l;
 }

@@ -189,6 +189,26 @@ DT_TEST(cli_train_folder, without_its_checkpoints)
                        "holds no checkpoint: the run begins anew, and so does metrics.jsonl");
 }
 
+/* State and parameters in files, or not; also a run that goes on. */
+DT_TEST(cli_train_folder, has_the_same_numbers_wherever_parameters_lie)
+{
+    train_place p;
+
+    train_open(&p);
+    (void)COMMAND_ENDS(0, BEGIN(&p, "-m", p.model, "--steps", "3", "--zero", "3", "--mesh", "dp=2",
+                                "--offload", p.folder, "--offload-parameters", p.folder));
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "4"));
+    (void)snprintf(p.other, sizeof p.other, "%s", p.run);
+    (void)snprintf(p.run, sizeof p.run, "%s/without", p.folder);
+    (void)COMMAND_ENDS(0,
+                       BEGIN(&p, "-m", p.model, "--steps", "4", "--zero", "3", "--mesh", "dp=2"));
+    for (int step = 1; step <= 4; step++) {
+        DT_ASSERT(train_number(p.run, step, "loss") == train_number(p.other, step, "loss"));
+        DT_ASSERT(train_number(p.run, step, "grad_norm") ==
+                  train_number(p.other, step, "grad_norm"));
+    }
+}
+
 /* --- what is refused -------------------------------------------------------------------------- */
 
 DT_TEST(cli_train_folder, is_not_made_of_a_run_that_is_refused)
@@ -200,6 +220,8 @@ DT_TEST(cli_train_folder, is_not_made_of_a_run_that_is_refused)
         { { "--data", "@text.txt", "--data", "@none.txt" }, "--data: " },
         { { "--data", "@text.txt", "--validate", "@few.txt" }, "--validate: " },
         { { "--data", "@text.txt", "--offload", "@none" }, "--offload: " },
+        { { "--data", "@text.txt", "--offload-parameters", "@none" }, "--offload-parameters: " },
+        { { "--data", "@text.txt", "--offload-parameters", "/tmp" }, "the style \"fully_shard\"" },
         { { "--data", "@text.txt", "--data", "@\xff.txt" }, "--data: its text is not UTF-8" },
         { { "--data", "@text.txt", "--plan", "@pipe" }, "is a device or pipe, not a file" },
         { { "--data", "@text.txt", "--offload", "/proc" }, "/proc: " }, /* the ranks find out */

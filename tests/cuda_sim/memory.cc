@@ -245,12 +245,13 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *out, const void *dat
     return cudaSuccess;
 }
 
-/* Each side has to be where the kind says, and as long. */
-static cudaError_t check_side(const void *p, size_t bytes, bool device)
+/* Each side has to be where the kind says, and as long; by default it may lie anywhere. */
+static cudaError_t check_side(const void *p, size_t bytes, cudaMemcpyKind kind, bool device)
 {
     const memory_info info = find_memory(p);
 
-    if ((info.type == cudaMemoryTypeDevice) != device) return cudaErrorInvalidValue;
+    if (kind != cudaMemcpyDefault && (info.type == cudaMemoryTypeDevice) != device)
+        return cudaErrorInvalidValue;
     if (info.type != cudaMemoryTypeUnregistered && info.left < bytes) return cudaErrorInvalidValue;
     return cudaSuccess;
 }
@@ -266,14 +267,16 @@ static cudaError_t copy_bytes(void *to, const void *from, size_t bytes, cudaStre
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
-    const bool up = kind == cudaMemcpyHostToDevice, down = kind == cudaMemcpyDeviceToHost;
+    const bool any = kind == cudaMemcpyDefault;
+    const bool up = kind == cudaMemcpyHostToDevice || (any && is_host_pointer(from));
+    const bool down = kind == cudaMemcpyDeviceToHost || (any && is_host_pointer(to));
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     cudaError_t error;
 
     if (bytes == 0) return say(lasting());
-    if (!up && !down && kind != cudaMemcpyDeviceToDevice) return say(cudaErrorInvalidValue);
-    if ((error = check_side(to, bytes, !down)) != cudaSuccess) return say(error);
-    if ((error = check_side(from, bytes, !up)) != cudaSuccess) return say(error);
+    if (!up && !down && !any && kind != cudaMemcpyDeviceToDevice) return say(cudaErrorInvalidValue);
+    if ((error = check_side(to, bytes, kind, !down)) != cudaSuccess) return say(error);
+    if ((error = check_side(from, bytes, kind, !up)) != cudaSuccess) return say(error);
     (void)cudaStreamIsCapturing(stream, &capture);
     if (capture != cudaStreamCaptureStatusNone) return say(copy_bytes(to, from, bytes, stream));
     if (up && find_memory(from).type == cudaMemoryTypeUnregistered) {

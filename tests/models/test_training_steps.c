@@ -17,6 +17,7 @@ typedef struct training_case {
     dt_optimizer_options optimizer;
     int64_t microbatches;
     const char *fully_shard; /* or NULL */
+    const char *offload;     /* of the parameters, or NULL */
     bool bf16;
 } training_case;
 
@@ -114,6 +115,7 @@ static dt_status check_case(dt_mesh *mesh, const void *arg)
     load.keep_dtype = false;
     load.dtype = c->bf16 ? DT_BF16 : DT_F32;
     load.fully_shard = c->fully_shard;
+    load.offload = c->offload;
     o.mesh = c->mesh;
     o.batch = ROWS;
     o.sequence = TOKENS;
@@ -151,9 +153,10 @@ static dt_status check_case(dt_mesh *mesh, const void *arg)
 static void check_grid(dt_optimizer_rule rule, bool bf16)
 {
     static const char *const meshes[] = { "tp=1", "dp=2", "tp=2", "dp=4", "dp=2,tp=2" };
-    char folder[DT_TEST_PATH_BYTES];
+    char folder[DT_TEST_PATH_BYTES], dir[DT_TEST_PATH_BYTES];
 
     (void)dt_test_source_path(folder, "tests/golden/llama/tied");
+    (void)dt_test_temp_dir(dir);
     for (size_t m = 0; m < DT_COUNT(meshes); m++)
         for (int zero = 0; zero <= (strstr(meshes[m], "dp") != NULL ? 3 : 2); zero++) {
             training_case c = { .mesh = meshes[m],
@@ -166,6 +169,8 @@ static void check_grid(dt_optimizer_rule rule, bool bf16)
             c.optimizer.zero = zero < 3 ? zero : 2; /* the third stage is a style of layers */
             c.fully_shard = zero == 3 ? "dp" : NULL;
             dt_test_on_ranks(meshes[m], check_case, &c);
+            c.offload = dir;
+            if (zero == 3) dt_test_on_ranks(meshes[m], check_case, &c);
         }
 }
 

@@ -4,6 +4,7 @@
 #include <dtensor/ops.h>
 #include <dtensor/ops_general.h>
 #include <dtensor/ops_loss.h>
+#include <dtensor/training_checkpoints.h>
 #include <dtensor/weights.h>
 #include <math.h>
 #include <string.h>
@@ -43,22 +44,30 @@ static const dt_layer_spec net[N_LAYERS] = {
     ROW("head", &dt_linear_kind, V, D, NULL, "colwise", "embed"),
 };
 
+dt_status dt_test_net_away(dt_mesh *mesh, const dt_plan *plan, dt_dtype dtype, const char *offload,
+                           dt_layers **out)
+{
+    static const dt_init_rule rules[] = { { "**.weight", DT_INIT_NORMAL, 0.0, 0.3 },
+                                          { "norm.weight", DT_INIT_CONSTANT, 1.0, 0.0 } };
+    dt_status st = DT_OK;
+
+    DT_TRY(dt_layers_create(mesh, "tp?", net, N_LAYERS, plan, out));
+    if (offload != NULL) st = dt_layers_offload(*out, offload);
+    if (st == DT_OK) st = dt_layers_init(*out, dtype, 16, rules, 2);
+    if (st != DT_OK) dt_layers_release(out);
+    return st;
+}
+
 dt_status dt_test_net_create(dt_mesh *mesh, dt_dtype dtype, dt_layers **out)
 {
-    DT_TRY(dt_test_net_planned(mesh, NULL, dtype, out));
+    DT_TRY(dt_test_net_away(mesh, NULL, dtype, NULL, out));
     return DT_OK;
 }
 
 dt_status dt_test_net_planned(dt_mesh *mesh, const dt_plan *plan, dt_dtype dtype, dt_layers **out)
 {
-    static const dt_init_rule rules[] = { { "**.weight", DT_INIT_NORMAL, 0.0, 0.3 },
-                                          { "norm.weight", DT_INIT_CONSTANT, 1.0, 0.0 } };
-    dt_status st;
-
-    DT_TRY(dt_layers_create(mesh, "tp?", net, N_LAYERS, plan, out));
-    st = dt_layers_init(*out, dtype, 16, rules, 2);
-    if (st != DT_OK) dt_layers_release(out);
-    return st;
+    DT_TRY(dt_test_net_away(mesh, plan, dtype, NULL, out));
+    return DT_OK;
 }
 
 /* Rows of numbers below V, cut over "dp". */
@@ -148,6 +157,28 @@ dt_status dt_test_net_step(dt_optimizer *opt, dt_tape *t, dt_layers *m, const dt
     return DT_OK;
 }
 
+/* By checkpoints: to layers and an optimizer that lie in memory, and back. */
+static dt_status exchange(dt_mesh *mesh, const dt_test_training *how, dt_layers **m,
+                          dt_optimizer **opt)
+{
+    const char *const params[] = { NULL, how->offload }, *const state[] = { NULL,
+                                                                            how->options.offload };
+    dt_optimizer_options options = how->options;
+    DT_HELD(run_folder) *run = NULL;
+
+    DT_TRY(dt_run_folder_open(mesh, how->folder, NULL, &run));
+    for (int i = 0; i < 2; i++) {
+        DT_TRY(dt_run_folder_save(run, *m, *opt, &(dt_run_progress){ .step = i }, NULL));
+        dt_optimizer_release(opt);
+        dt_layers_release(m);
+        options.offload = state[i];
+        DT_TRY(dt_test_net_away(mesh, how->plan, how->dtype, params[i], m));
+        DT_TRY(dt_optimizer_create(*m, &options, opt));
+        DT_TRY(dt_run_folder_load(run, NULL, *m, *opt, NULL, NULL));
+    }
+    return DT_OK;
+}
+
 static dt_status train(dt_mesh *mesh, const void *arg)
 {
     dt_test_trained *const *to = arg, *o = *to;
@@ -160,10 +191,12 @@ static dt_status train(dt_mesh *mesh, const void *arg)
     int64_t n = 0;
 
     DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
-    DT_TRY(dt_test_net_planned(mesh, o->how.plan, o->how.dtype, &m));
+    DT_TRY(dt_test_net_away(mesh, o->how.plan, o->how.dtype, o->how.offload, &m));
     DT_TRY(dt_optimizer_create(m, &o->how.options, &opt));
     for (int i = 0; i < o->how.steps; i++) {
         dt_step_report report;
+        if (o->how.folder != NULL && 2 * i == o->how.steps)
+            DT_TRY(exchange(mesh, &o->how, &m, &opt));
         DT_TRY(dt_test_net_step(opt, t, m, &o->how, i, &report));
         if (tells) o->norms[i] = report.norm;
     }
@@ -171,6 +204,7 @@ static dt_status train(dt_mesh *mesh, const void *arg)
         o->used = dti_memory_used(device->memory);
         o->states = dti_memory_of_kind(device->memory, DTI_KIND_STATES);
         o->state_bytes = dt_optimizer_state_bytes(opt);
+        o->param_bytes = dt_layers_local_bytes(m);
     }
     DT_TRY(dt_test_net_values(m, opt, &values, &n));
     DT_EXPECT(n <= DT_NET_VALUES, "%lld values", (long long)n);
@@ -185,6 +219,14 @@ void dt_test_train(const dt_run_options *options, const char *mesh, const dt_tes
 
     *out = (dt_test_trained){ .how = *how };
     dt_test_ok(__FILE__, __LINE__, mesh, dt_test_run(options, mesh, train, &to));
+}
+
+void dt_test_train_fails(const dt_run_options *options, const char *mesh,
+                         const dt_test_training *how, dt_status status, const char *says)
+{
+    dt_test_trained out = { .how = *how }, *to = &out;
+
+    DT_ASSERT_STATUS(dt_test_run(options, mesh, train, &to), status, says);
 }
 
 bool dt_test_trained_same(const dt_test_trained *a, const dt_test_trained *b)

@@ -17,6 +17,10 @@ dt_status dt_test_net_create(dt_mesh *mesh, dt_dtype dtype, dt_layers **out);
 /* The same, with a plan. */
 dt_status dt_test_net_planned(dt_mesh *mesh, const dt_plan *plan, dt_dtype dtype, dt_layers **out);
 
+/* The same, with parameters elsewhere (dt_layers_offload()); NULL: with the others. */
+dt_status dt_test_net_away(dt_mesh *mesh, const dt_plan *plan, dt_dtype dtype, const char *offload,
+                           dt_layers **out);
+
 /* The loss of rows [first, first + n) of step `step`'s batch, cut over "dp" where the mesh has it:
  * mean over all DT_NET_ROWS rows, of which a pass has its share. */
 dt_tensor *dt_test_net_loss(dt_tape *t, dt_layers *net, int64_t step, int64_t first, int64_t n);
@@ -33,6 +37,9 @@ typedef struct dt_test_training {
     double lr;
     double scale; /* of every loss; 0: 1 */
     const dt_plan *plan;
+    const char *offload; /* of parameters; NULL: none */
+    const char *folder;  /* checkpoints go there after half of the steps, and are loaded into layers
+                          * and an optimizer that lie in memory, and back; or NULL */
 } dt_test_training;
 
 /* One step of it, number `step`, whose passes the tape records. */
@@ -48,6 +55,7 @@ typedef struct dt_test_trained {
     float values[DT_NET_VALUES];
     double norms[DT_NET_STEPS];
     int64_t state_bytes;
+    int64_t param_bytes; /* of its pieces */
     size_t used, states; /* bytes on its device after the last step: all, and of states */
 } dt_test_trained;
 
@@ -55,6 +63,10 @@ typedef struct dt_test_trained {
  * test fails if one does. */
 void dt_test_train(const dt_run_options *options, const char *mesh, const dt_test_training *how,
                    dt_test_trained *out);
+
+/* The same, where a run has to fail so. */
+void dt_test_train_fails(const dt_run_options *options, const char *mesh,
+                         const dt_test_training *how, dt_status status, const char *says);
 
 /* The same bits; the largest difference, as a share of the largest value. */
 bool dt_test_trained_same(const dt_test_trained *a, const dt_test_trained *b);

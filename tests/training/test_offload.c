@@ -3,9 +3,13 @@
  * State that lies in a file: windows keep what was put into them, in any order; training is bit by
  * bit what it is without; checkpoints are the same. */
 #include <dtensor/ops.h>
+#include <dtensor/parallel_styles.h>
 #include <dtensor/training_checkpoints.h>
 #include <dtensor/weights.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "dtensor/device/device.h"
@@ -213,9 +217,8 @@ DT_TEST(offload, places_that_there_are_not_are_refused)
     static outcome o = { .dtype = DT_F32, .options = DT_OPTIMIZER_OPTIONS_INIT }, *to = &o;
 
     o.options.offload = "/nowhere/at/all";
-    dt_test_on_ranks_fail(
-        "dp=1", train_wide, &to, DT_ERR_IO,
-        "/nowhere/at/all: no file for the optimizer's state can be made: No such");
+    dt_test_on_ranks_fail("dp=1", train_wide, &to, DT_ERR_IO,
+                          "/nowhere/at/all: no file can be made: No such");
     o.options.offload = "";
     dt_test_on_ranks_fail("dp=1", train_wide, &to, DT_ERR_ARG, "offload is an empty text");
     o.options.offload = "host";
@@ -250,4 +253,123 @@ DT_TEST(offload, dry_runs_hold_no_state_that_lies_in_a_file)
                          elsewhere ? 0 : state);
         dt_optimizer_release(&opt);
     }
+}
+
+/* --- parameters --- */
+
+DT_TEST(offload, parameters_in_a_file_cost_no_memory_and_no_bit)
+{
+    static const struct {
+        const char *mesh, *dim;
+        dt_dtype dtype;
+        dt_optimizer_rule rule;
+        int zero, passes;
+        bool masters, state; /* the state is there, too */
+    } cases[] = { { "dp=1", "dp", DT_F32, DT_ADAMW, 0, 1, true, false },
+                  { "dp=2", "dp", DT_BF16, DT_ADAMW, 0, 2, true, true },
+                  { "dp=2", "dp", DT_BF16, DT_ADAMW, 2, 1, false, false },
+                  { "dp=3", "dp", DT_F32, DT_SGD, 2, 1, true, true },
+                  { "dp=4", "dp", DT_BF16, DT_SGD, 1, 2, true, false },
+                  { "dp=2,tp=2", "dp", DT_F32, DT_ADAMW, 2, 2, true, false },
+                  { "dp_replicate=2,dp_shard=2", "dp_shard", DT_BF16, DT_ADAMW, 1, 1, true,
+                    true } };
+    const dt_run_options options = DT_TEST_RUN_OPTIONS;
+    static dt_test_trained without, with;
+    char dir[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_temp_dir(dir);
+    for (size_t i = 0; i < DT_COUNT(cases); i++) {
+        const dt_plan sharded = { .dim = cases[i].dim,
+                                  .others =
+                                      i % 3 == 0 ? "fully_shard(out_tiles=2)" : "fully_shard" };
+        dt_test_training how = { .dtype = cases[i].dtype,
+                                 .options = DT_OPTIMIZER_OPTIONS_INIT,
+                                 .steps = 4,
+                                 .passes = cases[i].passes,
+                                 .lr = 0.01,
+                                 .plan = &sharded };
+        how.options.rule = cases[i].rule;
+        how.options.momentum = 0.9;
+        how.options.zero = cases[i].zero;
+        how.options.masters = cases[i].masters;
+        how.options.stochastic = !cases[i].masters;
+        dt_test_train(&options, cases[i].mesh, &how, &without);
+        for (int through = 0; through <= 1; through++) {
+            how.offload = i % 2 == 0 ? dir : "."; /* of another file system, most likely */
+            how.options.offload = cases[i].state ? dir : NULL;
+            how.folder = through ? dt_test_temp_dir(folder) : NULL;
+            dt_test_train(&options, cases[i].mesh, &how, &with);
+            DT_ASSERT(dt_test_trained_same(&with, &without));
+            DT_ASSERT(with.param_bytes > 0 && with.param_bytes == without.param_bytes);
+            DT_ASSERT_EQ_INT((int64_t)(without.used - with.used),
+                             with.param_bytes + (cases[i].state ? with.state_bytes : 0));
+        }
+        how.offload = "host"; /* where they are */
+        how.options.offload = how.folder = NULL;
+        dt_test_train(&options, cases[i].mesh, &how, &with);
+        DT_ASSERT(dt_test_trained_same(&with, &without) && with.used == without.used);
+    }
+}
+
+DT_TEST(offload, parameters_that_nobody_fetches_stay)
+{
+    const dt_run_options options = DT_TEST_RUN_OPTIONS;
+    const dt_plan sharded = { .dim = "dp", .others = "fully_shard" };
+    dt_test_training how = { .options = DT_OPTIMIZER_OPTIONS_INIT, .offload = "host" };
+
+    dt_test_train_fails(&options, "dp=2", &how, DT_ERR_ARG, "no layer has the style");
+    how.plan = &sharded;
+    how.offload = "";
+    dt_test_train_fails(&options, "dp=2", &how, DT_ERR_ARG, "offload is an empty text");
+    how.offload = "/nowhere/at/all";
+    dt_test_train_fails(&options, "dp=2", &how, DT_ERR_IO, "no file can be made: No such");
+}
+
+/* Writes over a byte of the file without a name in a folder that this process has open. */
+static void spoil_files(const char *dir)
+{
+    char path[64], at[DT_TEST_PATH_BYTES + 64];
+    int n = 0;
+
+    for (int fd = 3; fd < 100; fd++) {
+        const char byte = 0x5a;
+        ssize_t length;
+        struct stat file;
+        (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        length = readlink(path, at, sizeof at - 1);
+        if (length < 0) continue;
+        at[length] = '\0';
+        if (strncmp(at, dir, strlen(dir)) != 0 || strstr(at, "(deleted)") == NULL) continue;
+        DT_ASSERT(fstat(fd, &file) == 0);
+        DT_ASSERT(pwrite(fd, &byte, 1, 1) == 1);
+        n++;
+    }
+    DT_ASSERT(n == 1);
+}
+
+/* The disk gives back another byte of the first parameter: before a pass, or before the step. */
+static dt_status train_spoiled(dt_mesh *mesh, const void *arg)
+{
+    const dt_plan sharded = { .dim = "dp", .others = "fully_shard" };
+    const dt_test_training how = { .passes = 1, .lr = 0.01 };
+    dt_optimizer_options options = DT_OPTIMIZER_OPTIONS_INIT;
+    DT_HELD(layers) *net = NULL;
+    DT_HELD(optimizer) *opt = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    dt_step_report report;
+
+    DT_TRY(dt_test_net_away(mesh, &sharded, DT_F32, arg, &net));
+    DT_TRY(dt_optimizer_create(net, &options, &opt));
+    DT_TRY(dt_test_net_step(opt, t, net, &how, 0, &report));
+    spoil_files(arg);
+    DT_TRY(dt_test_net_step(opt, t, net, &how, 1, &report));
+    return DT_OK;
+}
+
+DT_TEST(offload, a_disk_that_changes_parameters_is_found_out)
+{
+    char dir[DT_TEST_PATH_BYTES];
+
+    dt_test_on_ranks_fail("dp=1", train_spoiled, dt_test_temp_dir(dir), DT_ERR_IO,
+                          "of parameters are not those that were written: the disk fails");
 }

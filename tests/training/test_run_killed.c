@@ -86,6 +86,17 @@ int open(const char *path, int flags, ...)
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
+int posix_fallocate(int fd, off_t at, off_t n)
+{
+    if (strikes()) return errno;
+    return syscall(SYS_fallocate, fd, 0, at, n) == 0 ? 0 : errno;
+}
+
+int sync_file_range(int fd, off_t at, off_t n, unsigned flags)
+{
+    return strikes() ? -1 : (int)syscall(SYS_sync_file_range, fd, at, n, flags);
+}
+
 /* What takes away does not run out of space. */
 int unlink(const char *path)
 {
@@ -460,13 +471,14 @@ DT_TEST(run_killed, a_writer_that_fails_fails_the_next_step)
     dt_test_on_ranks("tp=2", fails_behind, &j);
 }
 
-/* --- state in a file --- */
+/* --- state, or parameters, in a file --- */
 
 enum { TRAINED = 3 };
 
 typedef struct spill {
     const char *dir, *run;
-    long at; /* which write of the second step fails; 0: none */
+    bool params; /* not the state */
+    long at;     /* which write of the second step fails; 0: none */
     bool struck;
     int64_t n;
     float values[2000];
@@ -492,7 +504,8 @@ static dt_status train_spilling(dt_run_folder *run, dt_layers *net, dt_optimizer
         s->struck = s->struck || (progress.step == 1 && s->at > 0 && atomic_load(&calls) >= s->at);
         atomic_store(&doomed, 0);
         if (st != DT_OK) {
-            DT_EXPECT(dt_optimizer_state_at(opt, 0, &state) && state.value == NULL, "a state");
+            DT_EXPECT(s->params || (dt_optimizer_state_at(opt, 0, &state) && state.value == NULL),
+                      "a state");
             return dt_fail(st, "%s", dt_last_error()->message);
         }
         progress.step++;
@@ -506,6 +519,7 @@ static dt_status spill_state(dt_mesh *mesh, const void *arg)
 {
     dt_run_folder_options folder = DT_RUN_FOLDER_OPTIONS_INIT;
     dt_optimizer_options options = DT_OPTIMIZER_OPTIONS_INIT;
+    const dt_plan sharded = { .dim = "dp", .others = "fully_shard" };
     spill *const *to = arg, *s = *to;
     DT_HELD(layers) *net = NULL;
     DT_HELD(optimizer) *opt = NULL;
@@ -514,8 +528,8 @@ static dt_status spill_state(dt_mesh *mesh, const void *arg)
     DT_FREED float *values = NULL;
 
     folder.mode = DT_RUN_FOLDER_CONTINUE;
-    options.offload = s->dir;
-    DT_TRY(dt_test_net_create(mesh, DT_F32, &net));
+    options.offload = s->params ? NULL : s->dir;
+    DT_TRY(dt_test_net_away(mesh, &sharded, DT_F32, s->params ? s->dir : NULL, &net));
     DT_TRY(dt_optimizer_create(net, &options, &opt));
     DT_TRY(dt_run_folder_open(mesh, s->run, &folder, &run));
     DT_TRY(train_spilling(run, net, opt, t, s));
@@ -531,11 +545,12 @@ static dt_status run_spill(spill *s)
     return dt_test_run(&options, "dp=1", spill_state, &s);
 }
 
-DT_TEST(run_killed, a_disk_that_is_full_under_the_state_loses_no_run)
+static void fill_the_disk(bool params)
 {
     char dir[DT_TEST_PATH_BYTES], parent[DT_TEST_PATH_BYTES], run[DT_TEST_PATH_BYTES + 32];
     static spill whole, s;
 
+    s.params = whole.params = params;
     s.dir = whole.dir = dt_test_temp_dir(dir);
     s.run = whole.run = run;
     (void)snprintf(run, sizeof run, "%s/whole", dt_test_temp_dir(parent));
@@ -556,4 +571,27 @@ DT_TEST(run_killed, a_disk_that_is_full_under_the_state_loses_no_run)
                   memcmp(s.values, whole.values, (size_t)s.n * sizeof(float)) == 0);
         DT_ASSERT(s.struck || at > 4);
     }
+}
+
+DT_TEST(run_killed, a_disk_that_is_full_under_the_state_loses_no_run)
+{
+    fill_the_disk(false);
+}
+
+DT_TEST(run_killed, a_disk_that_is_full_under_parameters_loses_no_run)
+{
+    fill_the_disk(true);
+}
+
+/* Space is taken when they are made. */
+DT_TEST(run_killed, a_disk_without_room_for_parameters_is_named)
+{
+    char dir[DT_TEST_PATH_BYTES];
+    static spill s;
+
+    s = (spill){ .dir = dt_test_temp_dir(dir), .run = dir, .params = true };
+    atomic_store(&calls, 0);
+    atomic_store(&doomed, 1);
+    DT_ASSERT_STATUS(run_spill(&s), DT_ERR_IO, " of parameters: No space left on device");
+    DT_ASSERT(strstr(dt_last_error()->message, dir) != NULL);
 }

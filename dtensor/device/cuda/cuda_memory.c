@@ -82,15 +82,15 @@ static int find(const void *p, enum cudaMemoryType *type)
     return 0;
 }
 
-/* Says which side is not where the way needs it. */
+/* Says which side is not where the way needs it. Pinned memory is as good as a device's. */
 static int check_way(const void *to, const void *from, dti_cuda_way way, bool *pageable)
 {
     enum cudaMemoryType at, source;
 
     if (find(to, &at) || find(from, &source)) return -1;
-    if (way != DTI_CUDA_DOWN && at != cudaMemoryTypeDevice)
+    if (way != DTI_CUDA_DOWN && at == cudaMemoryTypeUnregistered)
         return dti_cuda_fail("copy: the target %p is no memory of a device", to);
-    if (way != DTI_CUDA_UP && source != cudaMemoryTypeDevice)
+    if (way != DTI_CUDA_UP && source == cudaMemoryTypeUnregistered)
         return dti_cuda_fail("copy: the source %p is no memory of a device", from);
     if (way == DTI_CUDA_DOWN && at == cudaMemoryTypeDevice)
         return dti_cuda_fail("copy down: the target %p lies on a device", to);
@@ -129,7 +129,7 @@ static int copy_staged(dti_cuda *c, unsigned char *to, const unsigned char *from
         s->next = (k + 1) % N_STAGING;
         if (dti_cuda_check(cudaEventSynchronize(s->free_again[k]), "copy up")) return -1;
         memcpy(s->buffer[k], from, n);
-        if (dti_cuda_check(cudaMemcpyAsync(to, s->buffer[k], n, cudaMemcpyHostToDevice, c->stream),
+        if (dti_cuda_check(cudaMemcpyAsync(to, s->buffer[k], n, cudaMemcpyDefault, c->stream),
                            "copy up") ||
             dti_cuda_check(cudaEventRecord(s->free_again[k], c->stream), "copy up"))
             return -1;
@@ -142,8 +142,6 @@ static int copy_staged(dti_cuda *c, unsigned char *to, const unsigned char *from
 
 int dti_cuda_copy(dti_cuda *c, void *to, const void *from, size_t bytes, dti_cuda_way way)
 {
-    static const enum cudaMemcpyKind kinds[] = { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
-                                                 cudaMemcpyDeviceToDevice };
     static const char *const names[] = { "copy up", "copy down", "copy within" };
     bool pageable = false;
 
@@ -153,7 +151,7 @@ int dti_cuda_copy(dti_cuda *c, void *to, const void *from, size_t bytes, dti_cud
         return dti_cuda_fail("%s: only pinned memory of the host can take part in a graph",
                              names[way]);
     if (pageable && way == DTI_CUDA_UP) return copy_staged(c, to, from, bytes);
-    if (dti_cuda_check(cudaMemcpyAsync(to, from, bytes, kinds[way], c->stream), names[way]))
+    if (dti_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, c->stream), names[way]))
         return -1;
     return pageable ? dti_cuda_check(cudaStreamSynchronize(c->stream), names[way]) : 0;
 }

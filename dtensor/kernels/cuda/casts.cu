@@ -155,11 +155,10 @@ int dti_cast_cuda(dti_cuda *c, const dt_kargs *a)
     if (n == 0) return 0;
     if (x->dtype == y->dtype) {
         const size_t bytes = (size_t)n * dti_cuda_dtype_bytes((int)x->dtype);
-        return x->data == y->data
-                   ? 0
-                   : dti_cuda_check(cudaMemcpyAsync(y->data, x->data, bytes,
-                                                    cudaMemcpyDeviceToDevice, c->stream),
-                                    "cast");
+        return x->data == y->data ? 0
+                                  : dti_cuda_check(cudaMemcpyAsync(y->data, x->data, bytes,
+                                                                   cudaMemcpyDefault, c->stream),
+                                                   "cast");
     }
     if (x->dtype == DT_F64 || y->dtype == DT_F64)
         return DTI_LAUNCH(c, cast_f64, dim3((unsigned)((n + THREADS - 1) / THREADS)), dim3(THREADS),
