@@ -38,20 +38,29 @@ typedef struct linear_options {
     int64_t rows; /* 0: a list */
     int64_t rounds;
     int64_t memory; /* MiB */
+    int64_t group;
     const char *dtype;
 } linear_options;
 
 static const int64_t row_list[] = {
     1, 2, 3, 4, 6, 8, 12, 16, 24, 31, 32, 48, 63, 64, 128, 256, 512
 };
-static const dt_dtype dtypes[] = { DT_BF16, DT_F32, DT_F16 };
+
+/* What weights are: of x's dtype, or codes of so many bits with a scale of bf16 for some inputs. */
+static const struct linear_form {
+    const char *name;
+    dt_dtype dtype;
+    int bits;
+} forms[] = { { "bf16", DT_BF16, 0 }, { "f32", DT_F32, 0 },   { "f16", DT_F16, 0 },
+              { "int8", DT_BF16, 8 }, { "int4", DT_BF16, 4 }, { "e4m3", DT_BF16, 8 } };
+typedef struct linear_form linear_form;
 
 /* One row of the table. */
 typedef struct linear_case {
     const linear_options *options;
     const bench_machine *machine;
     dti_cpu *cpu;
-    dt_dtype dtype;
+    const linear_form *form;
     int64_t rows;
     dt_local x, y;
     size_t at; /* in the machine's memory: where the next weights lie */
@@ -61,17 +70,40 @@ typedef struct linear_case {
 
 enum { SAMPLE_NS = 100000000 };
 
+/* Of codes and of scales; of weights, and of nothing. */
+static int64_t weight_bytes(const linear_case *c, int64_t *scales)
+{
+    const linear_options *o = c->options;
+
+    *scales = c->form->bits > 0 ? o->in / o->group * o->out * 2 : 0;
+    return c->form->bits > 0 ? o->in * c->form->bits / 8 * o->out
+                             : o->in * o->out * (int64_t)dt_dtype_size(c->form->dtype);
+}
+
 static dt_status product(linear_case *c)
 {
     const linear_options *o = c->options;
-    const size_t bytes = (size_t)(o->in * o->out) * dt_dtype_size(c->dtype);
-    const dti_dtype_attr attr = { c->dtype };
-    dt_local in[2] = { c->x, { .dtype = c->dtype, .n_axes = 2, .shape = { o->out, o->in } } };
+    const int bits = c->form->bits;
+    const dti_packed_attr attr = { c->form->dtype, bits, o->group }; /* begins as that of linear */
+    int64_t scales;
+    const int64_t bytes = weight_bytes(c, &scales);
+    dt_local in[3] = { c->x,
+                       { .dtype = bits > 0 ? DT_U8 : c->form->dtype,
+                         .n_axes = 2,
+                         .shape = { o->out, bits > 0 ? o->in * bits / 8 : o->in } },
+                       { .dtype = DT_BF16, .n_axes = 2, .shape = { o->out, o->in / o->group } } };
+    const dt_kargs args = { in, &c->y, &attr, c->cpu, bits > 0 ? 3 : 2, 1, NULL };
 
-    if (c->at + bytes > c->machine->bytes) c->at = 0;
+    if (c->at + (size_t)(bytes + scales) > c->machine->bytes) c->at = 0;
     in[1].data = c->machine->memory + c->at;
-    c->at += (bytes + 4095) / 4096 * 4096;
-    DT_TRY(dti_linear_cpu(&(dt_kargs){ in, &c->y, &attr, c->cpu, 2, 1, NULL }));
+    in[2].data = c->machine->memory + c->at + bytes;
+    c->at += ((size_t)(bytes + scales) + 4095) / 4096 * 4096;
+    if (bits == 0)
+        DT_TRY(dti_linear_cpu(&args));
+    else if (strcmp(c->form->name, "e4m3") == 0)
+        DT_TRY(dti_linear_e4m3_cpu(&args));
+    else
+        DT_TRY(dti_linear_packed_cpu(&args));
     return DT_OK;
 }
 
@@ -95,7 +127,7 @@ typedef struct limits {
 
 static limits measure_limits(const linear_case *c)
 {
-    const bool bf16 = c->dtype == DT_BF16;
+    const bool bf16 = c->form->dtype == DT_BF16;
 
     return (limits){ bench_read_gbs(c->machine), bench_f32_gflops(c->machine),
                      bf16 ? bench_bf16_gflops(c->machine) : 0.0,
@@ -114,7 +146,8 @@ static double bound_of(const limits *l, double gigabytes, double gflop)
 static dt_status measure(linear_case *c)
 {
     const linear_options *o = c->options;
-    const double weights = (double)(o->in * o->out) * (double)dt_dtype_size(c->dtype) * 1e-9;
+    int64_t scales;
+    const double weights = (double)(weight_bytes(c, &scales) + scales) * 1e-9;
     const double gflop = 2e-9 * (double)(c->rows * o->in) * (double)o->out;
     limits before, after;
     double seconds, bound;
@@ -145,11 +178,12 @@ static void print_case(const linear_case *c, bench_report *report)
 {
     const linear_options *o = c->options;
     const double seconds = bench_median(&c->seconds);
+    int64_t scales;
+    const int64_t bytes = weight_bytes(c, &scales);
 
-    bench_report_row(report, dt_dtype_name(c->dtype), (double)c->machine->n_threads,
-                     (double)c->rows, (double)o->in, (double)o->out, seconds * 1e6,
-                     bench_median(&c->bound) * 1e6, bench_median(&c->bound_ratio),
-                     (double)(o->in * o->out) * (double)dt_dtype_size(c->dtype) * 1e-9 / seconds,
+    bench_report_row(report, c->form->name, (double)c->machine->n_threads, (double)c->rows,
+                     (double)o->in, (double)o->out, seconds * 1e6, bench_median(&c->bound) * 1e6,
+                     bench_median(&c->bound_ratio), (double)(bytes + scales) * 1e-9 / seconds,
                      bench_median(&c->read), bench_median(&c->read_ratio),
                      2e-9 * (double)(c->rows * o->in) * (double)o->out / seconds,
                      bench_median(&c->fma), bench_median(&c->fma_ratio), bench_median(&c->dot),
@@ -171,17 +205,17 @@ static void matrix_free(dt_local *x)
     dti_big_free(x->data, (size_t)dti_local_count(x) * dt_dtype_size(x->dtype));
 }
 
-static dt_status run_case(const linear_options *o, const bench_machine *machine, dt_dtype dtype,
-                          int64_t rows, bench_report *report)
+static dt_status run_case(const linear_options *o, const bench_machine *machine,
+                          const linear_form *form, int64_t rows, bench_report *report)
 {
-    linear_case c = { .options = o, .machine = machine, .dtype = dtype, .rows = rows };
+    linear_case c = { .options = o, .machine = machine, .form = form, .rows = rows };
     dt_status st = DT_OK;
     dti_isa isa;
 
     DT_TRY(dti_isa_parse(o->common.isa == NULL ? "auto" : o->common.isa, &isa));
     DT_TRY(dti_cpu_create(isa, machine->pool, &c.cpu));
-    DT_TRY_TO(done, st, matrix(dtype, rows, o->in, &c.x));
-    DT_TRY_TO(done, st, matrix(dtype, rows, o->out, &c.y));
+    DT_TRY_TO(done, st, matrix(form->dtype, rows, o->in, &c.x));
+    DT_TRY_TO(done, st, matrix(form->dtype, rows, o->out, &c.y));
     DT_TRY_TO(done, st, measure(&c));
     print_case(&c, report);
 done:
@@ -206,12 +240,12 @@ static dt_status run_threads(const linear_options *o, int n_threads, bench_repor
     else
         bench_report_fact(report, "handoff", "%.0f ns from one thread to another",
                           bench_handoff_ns(&machine));
-    for (size_t t = 0; t < DT_COUNT(dtypes); t++) {
-        if (o->dtype != NULL && strcmp(o->dtype, dt_dtype_name(dtypes[t])) != 0) continue;
+    for (size_t t = 0; t < DT_COUNT(forms); t++) {
+        if (o->dtype != NULL && strcmp(o->dtype, forms[t].name) != 0) continue;
         for (size_t r = 0; r < (o->rows > 0 ? 1 : DT_COUNT(row_list)); r++)
             DT_TRY_TO(
                 done, st,
-                run_case(o, &machine, dtypes[t], o->rows > 0 ? o->rows : row_list[r], report));
+                run_case(o, &machine, &forms[t], o->rows > 0 ? o->rows : row_list[r], report));
     }
 done:
     bench_machine_close(&machine);
@@ -220,14 +254,16 @@ done:
 
 int main(int argc, char **argv)
 {
-    linear_options o = { .in = 4096, .out = 4096, .rounds = 5, .memory = 2048 };
+    linear_options o = { .in = 4096, .out = 4096, .rounds = 5, .memory = 2048, .group = 128 };
     const bench_option own[] = {
         { "--in", "N", "columns of x and w (4096)", BENCH_COUNT, &o.in },
         { "--out", "N", "rows of w (4096)", BENCH_COUNT, &o.out },
         { "--rows", "N", "rows of x (1 to 512, a list)", BENCH_COUNT, &o.rows },
         { "--rounds", "N", "samples of which medians are taken (5)", BENCH_COUNT, &o.rounds },
         { "--memory", "MIB", "memory that weights rotate over (2048)", BENCH_COUNT, &o.memory },
-        { "--dtype", "NAME", "bf16, f32 or f16 (all)", BENCH_TEXT, &o.dtype },
+        { "--group", "N", "inputs that have a scale in common (128)", BENCH_COUNT, &o.group },
+        { "--dtype", "NAME", "of w: bf16, f32, f16, int8, int4 or e4m3 (all)", BENCH_TEXT,
+          &o.dtype },
     };
     bench_report report;
     dt_status st = DT_OK;

@@ -116,12 +116,18 @@ DT_TEST(kernels_packed, more_outputs_and_rows_than_one_block)
 {
     run_packed((packed_shape){ 70, 1024, 135, 128, 4, false, false }, DT_BF16, DT_BF16);
     run_packed((packed_shape){ 29, 1024, 70, 32, 8, true, false }, DT_F32, DT_F32);
+    run_packed((packed_shape){ 110, 2432, 67, 128, 4, true, false }, DT_BF16, DT_F32);
+    run_packed((packed_shape){ 5, 4480, 9, 128, 8, true, false }, DT_BF16, DT_BF16);
+    run_packed((packed_shape){ 4, 4224, 6, 128, 8, false, true }, DT_BF16, DT_F32);
+    run_packed((packed_shape){ 7, 1280, 9, 64, 4, true, false }, DT_F16, DT_F32);
+    run_packed((packed_shape){ 515, 64, 3, 32, 4, false, false }, DT_F32, DT_F32);
 }
 
 /* One row, and the same row among others. */
 static void compare_alone(const packed_shape *s, dt_dtype dtype, dti_isa isa)
 {
     const dti_packed_attr attr = { DT_F32, s->bits, s->group };
+    const dt_kernel kernel = s->floats ? dti_linear_e4m3_cpu : dti_linear_packed_cpu;
     kt_case c = { .name = "alone", .attr = &attr };
     DT_ENDS(dti_pool_destroy) dti_pool *pool = NULL;
     DT_ENDS(dti_cpu_destroy) dti_cpu *cpu = NULL;
@@ -135,12 +141,12 @@ static void compare_alone(const packed_shape *s, dt_dtype dtype, dti_isa isa)
     DT_ASSERT_OK(dti_pool_create(1, false, NULL, NULL, &pool));
     DT_ASSERT_OK(dti_cpu_create(isa, pool, &cpu));
     y = (dt_local){ .dtype = DT_F32, .n_axes = 2, .shape = { s->m, s->n }, .data = all };
-    DT_ASSERT_OK(dti_linear_packed_cpu(&(dt_kargs){ c.in, &y, &attr, cpu, c.n_in, 1, NULL }));
+    DT_ASSERT_OK(kernel(&(dt_kargs){ c.in, &y, &attr, cpu, c.n_in, 1, NULL }));
     for (int64_t m = 0; m < s->m; m++) {
         c.in[0].shape[0] = y.shape[0] = 1;
         c.in[0].data = (char *)x.data + m * s->k * (int64_t)dt_dtype_size(dtype);
         y.data = one;
-        DT_ASSERT_OK(dti_linear_packed_cpu(&(dt_kargs){ c.in, &y, &attr, cpu, c.n_in, 1, NULL }));
+        DT_ASSERT_OK(kernel(&(dt_kargs){ c.in, &y, &attr, cpu, c.n_in, 1, NULL }));
         if (memcmp(one, all + m * s->n, (size_t)s->n * sizeof *one) != 0)
             dt_test_fail(__FILE__, __LINE__, "row %lld of %lld on %s, %d bits: other bits alone",
                          (long long)m, (long long)s->m, dti_isa_name(isa), s->bits);
@@ -151,11 +157,16 @@ static void compare_alone(const packed_shape *s, dt_dtype dtype, dti_isa isa)
 
 DT_TEST(kernels_packed, a_row_has_the_same_bits_alone_and_among_others)
 {
+    static const int64_t inputs[][2] = { { 336, 16 }, { 640, 128 }, { 2432, 128 } };
+
     for (int isa = 0; isa <= (int)dti_isa_detect(); isa++)
-        for (int t = 0; t < 2; t++)
-            for (int bits = 4; bits <= 8; bits += 4)
+        for (size_t k = 0; k < DT_COUNT(inputs); k++)
+            for (int t = 0; t < 6; t++) /* of codes, twice; dtypes */
                 for (int64_t m = 2; m <= 23; m += 7) {
-                    const packed_shape s = { m, 336, 11, 16, bits, m % 2 == 0, false };
-                    compare_alone(&s, kt_floats[t], (dti_isa)isa);
+                    const packed_shape s = {
+                        m,     inputs[k][0], 11, inputs[k][1], t < 2 ? 4 : 8, m % 2 == 0 && t < 4,
+                        t >= 4
+                    };
+                    compare_alone(&s, kt_floats[t % 2], (dti_isa)isa);
                 }
 }

@@ -4,33 +4,53 @@
  * i / G rounded down. Codes q of 4 or 8 bits lie in the order of inputs, the lowest bits first;
  * those of 8 may be floats, e4m3, which have no z.
  *
- * One order of sums for every number of rows: a chunk is a vector of codes, word l of it holds
- * 32 / bits neighbouring inputs, all of one group. Lane l of an output's sum gets chunk after chunk
- * s (sum_k (q - mid) x + (mid - z) sum_k x), then the lanes are added in a tree. */
+ * One order of sums for every number of rows. Inputs are taken in blocks; each belongs to one lane
+ * of a vector, those of a lane in a block to one group. Lane l of an output's sum gets block after
+ * block s (sum of its (q - z) x), then the lanes are added in a tree. So the bits of an output
+ * depend on its rows of x and w alone. A tile is some rows and some outputs: the first one of these
+ * outputs makes numbers of codes and keeps them, in level 1, for the others. */
 #ifndef DTI_PACKED_H
 #define DTI_PACKED_H
 
 #include <dtensor/base.h>
 
-enum { DTI_PACKED_OUTPUTS = 4, DTI_PACKED_PAD = 16 };
+/* Groups are not longer for kernels; floats behind the last scale. */
+enum { DTI_PACKED_GROUP = 128, DTI_PACKED_PAD = 16 };
 
-typedef struct dti_packed_args {
-    const void *x; /* rows as dti_packed_ops.pack made them, x_stride bytes apart */
-    int64_t x_stride;
-    const uint8_t *codes; /* of DTI_PACKED_OUTPUTS outputs at most, [O, I bits / 8] */
-    const float *scales;  /* [O, I / G], and room for DTI_PACKED_PAD more */
-    const float *shifts;  /* mid - z, as scales; or NULL: zeros */
-    float *y;             /* [M, y_stride] */
-    int64_t n_rows, n_in, group;
-    int64_t y_stride;
+/* What codes are. */
+typedef struct dti_packed_form {
+    int64_t group;
     int bits;
-    bool floats; /* codes are e4m3 */
-} dti_packed_args;
+    bool floats; /* e4m3 */
+    bool zeros;  /* there are zero points; otherwise they are the middle of all codes */
+} dti_packed_form;
+
+typedef struct dti_packed_tile {
+    dti_packed_form form;
+    int64_t n_rows, n_outputs, depth; /* inputs: all, or a part, of whole blocks but for the last */
+    const void *x;                    /* as dti_packed_ops.pack made it */
+    const uint8_t *codes;             /* outputs are codes_stride bytes apart */
+    int64_t codes_stride, ahead;      /* codes so many bytes on will be wanted next */
+    const float *scales;              /* outputs are scales_stride apart; PAD more can be read */
+    const float *shifts;              /* zeros: middle - z, as scales */
+    int64_t scales_stride;
+    bool kept;         /* the numbers that codes stand for are what another tile kept, */
+    void *keep;        /* here, unless it was NULL */
+    float *lanes;      /* the sums between one depth and the next */
+    bool begins, ends; /* with the first depth, with the last one */
+    float *y;          /* where it ends: [n_rows, y_stride], room for all outputs */
+    int64_t y_stride;
+} dti_packed_tile;
 
 typedef struct dti_packed_ops {
-    int64_t (*stride)(int64_t n_in, int bits);                      /* bytes of a packed row */
-    void (*pack)(void *to, const float *x, int64_t n_in, int bits); /* one row, 64-byte aligned */
-    void (*dot)(const dti_packed_args *a, int n_out);               /* n_out outputs of all rows */
+    int rows, outputs; /* of a tile, at most; of fewer outputs the last one is computed again */
+    int vector;        /* bytes */
+    int64_t depth;     /* inputs at a time where they are cut */
+    bool widens;       /* pack takes floats, otherwise x as it is */
+    int64_t (*row_bytes)(const dti_packed_form *f, int64_t depth); /* of a packed row */
+    /* A row of a tile, its vectors `step` bytes apart, 64-byte aligned. */
+    void (*pack)(void *to, int64_t step, const void *x, const dti_packed_form *f, int64_t depth);
+    void (*multiply)(const dti_packed_tile *t);
 } dti_packed_ops;
 
 extern const dti_packed_ops dti_packed_portable;

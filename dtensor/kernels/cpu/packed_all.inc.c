@@ -1,42 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Products with packed weights on floats, for one instruction set. Before including, define
- * DT_SIMD, DT_PACKED (the name of the table) and R_MAX.
+ * DT_SIMD, DT_PACKED (the name of the table), R_MAX and O_MAX.
  *
- * A packed row of x is for each chunk 32 / bits vectors, of which vector k has in lane l what
- * belongs to code k of word l, and one with their sums. */
+ * A block is a vector of codes. A packed row of x is for each block 32 / bits vectors, of which
+ * vector k has in lane l what belongs to code k of word l, and one with their sums if there are
+ * zero points. */
 #include "dtensor/kernels/cpu/packed.h"
 
 #include "dtensor/kernels/cpu/simd.inc.c"
 
-static inline int64_t n_chunks(int64_t n_in, int bits)
-{
-    const int64_t chunk = VW * 32 / bits;
+#include "dtensor/kernels/cpu/packed_tiles.inc.c"
 
-    return (n_in + chunk - 1) / chunk;
+static int64_t row_bytes(const dti_packed_form *f, int64_t depth)
+{
+    const int64_t chunk = VW * 32 / f->bits;
+
+    return (depth + chunk - 1) / chunk * (32 / f->bits + f->zeros) * (int64_t)sizeof(vf);
 }
 
-/* A line more, so that rows of a power of two do not all fall into the same sets of the cache. */
-static int64_t stride(int64_t n_in, int bits)
+static void pack(void *to_, int64_t step, const void *x_, const dti_packed_form *f, int64_t depth)
 {
-    return n_chunks(n_in, bits) * (32 / bits + 1) * (int64_t)sizeof(vf) + 64;
-}
+    const int K = 32 / f->bits;
+    const float *x = x_;
+    char *to = to_;
 
-static void pack(void *to_, const float *x, int64_t n_in, int bits)
-{
-    const int K = 32 / bits;
-    float *to = to_;
-
-    for (int64_t c = 0; c < n_chunks(n_in, bits); c++, to += (K + 1) * VW)
-        for (int l = 0; l < VW; l++) {
-            const int64_t i = (c * VW + l) * K;
-            float sum = 0.0f;
-            for (int k = 0; k < K; k++) {
-                to[k * VW + l] = i < n_in ? x[i + k] : 0.0f;
-                sum += to[k * VW + l];
-            }
-            to[K * VW + l] = sum;
+    for (int64_t i = 0; i < depth; i += VW * K) {
+        vf sums = vf_set(0.0f);
+        for (int k = 0; k < K; k++, to += step) {
+            vf v = sums;
+            for (int l = 0; l < VW; l++) v[l] = i + l * K < depth ? x[i + l * K + k] : 0.0f;
+            sums += v;
+            memcpy(to, &v, sizeof v);
         }
+        if (!f->zeros) continue;
+        memcpy(to, &sums, sizeof sums);
+        to += step;
+    }
 }
 
 /* Lane l is p[of[l]]; `of` counts up from 0, by 1 at most. */
@@ -74,61 +74,95 @@ static inline __attribute__((always_inline)) vf value(vi w, const int k, const i
     return __builtin_convertvector((vi)top >> (32 - bits), vf);
 }
 
-static inline __attribute__((always_inline)) void block(const dti_packed_args *a, int64_t m,
-                                                        int64_t o, const int R, const int O,
-                                                        const int bits, const bool shifted,
-                                                        const bool floats)
+static inline __attribute__((always_inline)) void
+load_codes(vi w[O_MAX], const uint8_t *const codes[O_MAX], int64_t at, int64_t left, int64_t ahead)
 {
-    const int K = 32 / bits;
-    const int64_t chunk = VW * K, bytes = a->n_in * bits / 8, groups = a->n_in / a->group;
-    const uint32_t middle = bits == 4 ? 0x88888888u : 0x80808080u;
-    const vi flip = (vi)((vu){ 0 } + (floats ? 0 : middle));
-    /* two's complement */ /* two's complement */
+    UNROLL
+    for (int j = 0; j < O_MAX; j++) {
+        w[j] = load_words(codes[j] + at, left);
+        __builtin_prefetch(codes[j] + at + ahead, 0, 2);
+    }
+}
+
+static inline __attribute__((always_inline)) void block(const dti_packed_tile *t, const int R,
+                                                        const packed_kind k)
+{
+    const int K = 32 / k.bits;
+    const int64_t chunk = VW * K, group = t->form.group;
+    const int by = __builtin_ctzll((uint64_t)group);
+    const uint32_t middle = k.bits == 4 ? 0x88888888u : 0x80808080u;
+    const vi flip = (vi)((vu){ 0 } + (k.floats ? 0 : middle)); /* to two's complement */
+    const float *x = t->x;
+    float *keep = t->keep;
+    const uint8_t *codes[O_MAX];
+    const float *scales[O_MAX];
     vi lane, of;
-    vf sum[R_MAX][DTI_PACKED_OUTPUTS];
+    vf sum[R_MAX][O_MAX];
 
     for (int l = 0; l < VW; l++) lane[l] = l;
-    for (int l = 0; l < VW; l++) of[l] = (int32_t)(chunk > a->group ? l * K / a->group : 0);
-    for (int r = 0; r < R; r++)
-        for (int j = 0; j < O; j++) sum[r][j] = vf_set(0.0f);
-    for (int64_t i = 0; i < a->n_in; i += chunk) {
-        const float *x = (const float *)((const char *)a->x + m * a->x_stride) + i / K * (K + 1);
-        const int64_t left = a->n_in - i;
-        vi w[DTI_PACKED_OUTPUTS];
-        vf part[R_MAX][DTI_PACKED_OUTPUTS];
-        for (int j = 0; j < O; j++) {
-            const uint8_t *at = a->codes + (o + j) * bytes + i * bits / 8;
-            w[j] = load_words(at, left * bits / 8) ^ flip;
-            __builtin_prefetch(at + DTI_PACKED_OUTPUTS * bytes, 0, 2);
-        }
-        for (int k = 0; k < K; k++)
-            for (int j = 0; j < O; j++) {
-                const vf q = value(w[j], k, bits, floats);
-                for (int r = 0; r < R; r++) {
-                    const vf u =
-                        vf_load((const float *)((const char *)(x + k * VW) + r * a->x_stride));
-                    part[r][j] = k == 0 ? q * u : vf_fma(q, u, part[r][j]);
-                }
+    for (int l = 0; l < VW; l++) of[l] = (int32_t)(chunk > group ? l * K / group : 0);
+    UNROLL
+    for (int j = 0; j < O_MAX; j++) {
+        const int64_t o = j < t->n_outputs ? j : t->n_outputs - 1;
+        codes[j] = t->codes + o * t->codes_stride;
+        scales[j] = t->scales + o * t->scales_stride;
+        UNROLL
+        for (int r = 0; r < R; r++)
+            sum[r][j] = t->begins ? vf_set(0.0f) : vf_load(t->lanes + (r * O_MAX + j) * VW);
+    }
+    for (int64_t i = 0; i < t->depth; i += chunk) {
+        const int64_t left = t->depth - i;
+        vi w[O_MAX];
+        vf part[R_MAX][O_MAX];
+        if (!k.kept) load_codes(w, codes, i * k.bits / 8, left * k.bits / 8, t->ahead);
+        UNROLL
+        for (int c = 0; c < K; c++, x += R * VW) UNROLL
+        for (int j = 0; j < O_MAX; j++) {
+            float *at = keep + (c * O_MAX + j) * VW;
+            const vf q = k.kept ? vf_load(at) : value(w[j] ^ flip, c, k.bits, k.floats);
+            if (k.keeps) vf_store(at, q);
+            UNROLL
+            for (int r = 0; r < R; r++) {
+                const vf u = vf_load(x + r * VW);
+                part[r][j] = c == 0 ? q * u : vf_fma(q, u, part[r][j]);
             }
-        for (int j = 0; j < O; j++) {
-            const int64_t at = (o + j) * groups + i / a->group;
-            vf s = spread(a->scales + at, of), z = s;
-            if (shifted) z = spread(a->shifts + at, of);
+        }
+        if (k.keeps || k.kept) keep += K * O_MAX * VW;
+        UNROLL
+        for (int j = 0; j < O_MAX; j++) {
+            vf s = spread(scales[j] + (i >> by), of), z = s;
+            if (k.zeros) z = spread(t->shifts + (scales[j] - t->scales) + (i >> by), of);
             if (left < chunk) { /* lanes beyond have nothing */
                 s = vf_select(lane < (int32_t)(left / K), s, vf_set(0.0f));
                 z = vf_select(lane < (int32_t)(left / K), z, vf_set(0.0f));
             }
+            UNROLL
             for (int r = 0; r < R; r++) {
-                const float *sums = (const float *)((const char *)(x + K * VW) + r * a->x_stride);
-                if (shifted) part[r][j] = vf_fma(z, vf_load(sums), part[r][j]);
+                if (k.zeros) part[r][j] = vf_fma(z, vf_load(x + r * VW), part[r][j]);
                 sum[r][j] = vf_fma(s, part[r][j], sum[r][j]);
             }
         }
+        if (k.zeros) x += R * VW;
     }
-    for (int r = 0; r < R; r++)
-        for (int j = 0; j < O; j++) a->y[(m + r) * a->y_stride + o + j] = vf_sum(sum[r][j]);
+    UNROLL
+    for (int r = 0; r < R; r++) UNROLL
+    for (int j = 0; j < O_MAX; j++)
+        if (t->ends)
+            t->y[r * t->y_stride + j] = vf_sum(sum[r][j]);
+        else
+            vf_store(t->lanes + (r * O_MAX + j) * VW, sum[r][j]);
 }
 
-#include "dtensor/kernels/cpu/packed_tiles.inc.c"
+static void multiply(const dti_packed_tile *t)
+{
+    of_width(t, false);
+}
 
-const dti_packed_ops DT_PACKED = { stride, pack, dot };
+const dti_packed_ops DT_PACKED = { .rows = R_MAX,
+                                   .outputs = O_MAX,
+                                   .vector = sizeof(vf),
+                                   .depth = 1024,
+                                   .widens = true,
+                                   .row_bytes = row_bytes,
+                                   .pack = pack,
+                                   .multiply = multiply };

@@ -3,64 +3,88 @@
  * Products with packed weights and x of bf16, by the instruction for dot products of pairs: codes
  * become bf16, which is exact, sums are f32 (the instruction takes subnormals for zero).
  *
- * A packed row of x is for each chunk as many vectors of 32 bf16 as the codes of 64 bytes become,
- * in the order in which they do, and the sums of what falls into each lane. */
+ * A lane of a vector of 64 bytes of codes is a word, of 8 or 4 neighbouring inputs. Groups of 128
+ * are "wide": a block is 256 inputs, of whose halves the first stands in even lanes, the second in
+ * odd ones, so that a scale meets 16 inputs of a lane at once. Otherwise it is 64 bytes of codes. A
+ * packed row of x is for each block the inputs in the order in which codes become numbers, then, if
+ * zero points are added later, the sums of lanes. */
 #include "dtensor/kernels/cpu/packed.h"
 
 #include <immintrin.h>
 #include <string.h>
 
-enum { R_MAX = 6 };
+enum { R_MAX = 3, O_MAX = 4, WIDE = 256, EVEN = 0x5555, ODD = 0xaaaa };
 
-static inline int64_t n_chunks(int64_t n_in, int bits)
+#include "dtensor/kernels/cpu/packed_tiles.inc.c"
+
+static bool is_wide(const dti_packed_form *f)
 {
-    return (n_in + 512 / bits - 1) / (512 / bits);
+    return f->group == WIDE / 2;
 }
 
-static int64_t stride(int64_t n_in, int bits)
+static int64_t block_of(const dti_packed_form *f)
 {
-    return n_chunks(n_in, bits) * (16 / bits + 1) * 64 + 64;
+    return is_wide(f) ? WIDE : 512 / f->bits;
 }
 
-/* Which input of a chunk stands in half-word h of vector k: those of one word of codes stand in one
- * lane of all vectors. */
-static inline int input_of(int k, int h, int bits)
+/* Zero points of 8 bits are subtracted from codes at once, those of 4 bits from sums. */
+static bool adds_sums(const dti_packed_form *f)
 {
-    return 16 / bits * h + k;
+    return f->zeros && f->bits == 4;
 }
 
-static void pack(void *to_, const float *x, int64_t n_in, int bits)
+static int64_t row_bytes(const dti_packed_form *f, int64_t depth)
 {
-    const int V = 16 / bits, chunk = 512 / bits;
+    const int64_t block = block_of(f);
+
+    return (depth + block - 1) / block * (block / 32 + adds_sums(f)) * 64;
+}
+
+/* The input of a block that half-word h of vector v of its numbers is. */
+static int input_of(const dti_packed_form *f, int v, int h)
+{
+    const int per = 16 / f->bits, word = h / 2, k = v % per, codes = v / per, n = 32 / f->bits;
+    const int code = f->bits == 4 ? 4 * (h % 2) + k : f->floats ? 2 * (h % 2) + k : 2 * k + h % 2;
+
+    if (!is_wide(f)) return word * n + code;
+    return word % 2 * (WIDE / 2) + codes / 2 * (512 / f->bits) + (word / 2 * 2 + codes % 2) * n +
+           code;
+}
+
+static void order_of(const dti_packed_form *f, uint8_t order[WIDE])
+{
+    for (int e = 0; e < (int)block_of(f); e++) order[e] = (uint8_t)input_of(f, e / 32, e % 32);
+}
+
+static void pack(void *to_, int64_t step, const void *x, const dti_packed_form *f, int64_t depth)
+{
+    const int64_t block = block_of(f);
+    const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+    uint8_t order[WIDE];
     char *to = to_;
 
-    for (int64_t c = 0; c < n_chunks(n_in, bits); c++, to += (V + 1) * 64) {
-        const int64_t left = n_in - c * chunk;
-        uint16_t half[4 * 32];
-        float sums[16] = { 0 };
-        for (int k = 0; k < V; k++)
-            for (int h = 0; h < 32; h++) {
-                const int i = input_of(k, h, bits);
-                const float f = i < left ? x[c * chunk + i] : 0.0f;
-                uint32_t u;
-                memcpy(&u, &f, sizeof u);
-                half[k * 32 + h] = (uint16_t)(u >> 16);
-                sums[h / 2] += f;
-            }
-        memcpy(to, half, (size_t)V * 64);
-        memcpy(to + V * 64, sums, sizeof sums);
+    order_of(f, order);
+    for (int64_t i = 0; i < depth; i += block) {
+        const uint16_t *from = (const uint16_t *)x + i;
+        uint16_t edge[WIDE] = { 0 };
+        __m512 sums = _mm512_setzero_ps();
+        if (i + block > depth) {
+            memcpy(edge, from, (size_t)(depth - i) * sizeof *edge);
+            from = edge;
+        }
+        for (int64_t v = 0; v < block / 32; v++, to += step) {
+            _Alignas(64) uint16_t some[32];
+            for (int h = 0; h < 32; h++) some[h] = from[order[v * 32 + h]];
+            memcpy(to, some, sizeof some);
+            sums = _mm512_dpbf16_ps(sums, (__m512bh)_mm512_load_si512(some), ones);
+        }
+        if (!adds_sums(f)) continue;
+        _mm512_store_ps(to, sums);
+        to += step;
     }
 }
 
 typedef uint16_t halves __attribute__((vector_size(64)));
-typedef int32_t words __attribute__((vector_size(64)));
-typedef uint32_t bare_words __attribute__((vector_size(64)));
-
-/* Byte `i` of each word, in two's complement, as floats. */
-static inline __m512i float_of_byte(__m512i w, int i)
-{
-    return (__m512i)_mm512_cvtepi32_ps((__m512i)((words)((bare_words)w << (24 - 8 * i)) >> 24));
-}
 
 /* bf16 of -8 .. 7 */
 static const uint16_t nibbles[16] = { 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040,
@@ -89,17 +113,21 @@ static const uint16_t magnitudes[128] = {
 };
 /* clang-format on */
 
+/* What codes are made numbers with. */
 typedef struct tables {
     __m512i nibbles;
     __m512i floats[4];
+    __m512 z23[O_MAX], z15[O_MAX]; /* of bytes: z, and 2^23 and 2^15 */
 } tables;
 
-static inline tables load_tables(void)
+static inline __attribute__((always_inline)) tables load_tables(const packed_kind k)
 {
-    tables t = { .nibbles = _mm512_broadcast_i64x4(
-                     _mm256_loadu_si256((const __m256i *)(const void *)nibbles)) };
+    tables t = { .nibbles = _mm512_setzero_si512() };
 
-    for (int i = 0; i < 4; i++)
+    if (k.bits == 4)
+        t.nibbles =
+            _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)nibbles));
+    for (int i = 0; i < 4 && k.floats; i++)
         t.floats[i] = _mm512_loadu_si512((const void *)(magnitudes + (ptrdiff_t)32 * i));
     return t;
 }
@@ -115,73 +143,217 @@ static inline __m512i floats_of(__m512i bytes, const tables *t)
                            (__m512i)(((halves)bytes & 0x80) << 8));
 }
 
-/* Vector k of those that 64 bytes of codes become. */
-static inline __attribute__((always_inline)) __m512bh code(__m512i w, const int k, const int bits,
-                                                           const bool floats, const tables *t)
+/* The lower two bytes of each word less z, as bf16. Below the 1 of 2^23 and 2^15 a byte where it
+ * stands is a float already; of that of the first byte the upper half goes to the lower one. */
+static inline __m512i bytes_of(__m512i w, __m512 z23, __m512 z15)
 {
-    if (bits == 4) /* the table looks at 5 bits, and has everything twice */
-        return (__m512bh)_mm512_permutexvar_epi16((__m512i)((halves)w >> (4 * k)), t->nibbles);
-    if (floats) return (__m512bh)floats_of((__m512i)((halves)w >> (8 * k)), t);
-    w = _mm512_xor_si512(w, _mm512_set1_epi32((int)0x80808080u)); /* two's complement */
-    return (__m512bh)_mm512_or_si512(_mm512_srli_epi32(float_of_byte(w, k), 16),
-                                     float_of_byte(w, k + 2)); /* whose lower halves are zero */
+    const __m512i one23 = _mm512_castps_si512(_mm512_set1_ps(0x1p23f));
+    const __m512i one15 = _mm512_castps_si512(_mm512_set1_ps(0x1p15f));
+    const __m512i upper = _mm512_set_epi32(0x1f001f, 0x1d001d, 0x1b001b, 0x190019, 0x170017,
+                                           0x150015, 0x130013, 0x110011, 0xf000f, 0xd000d, 0xb000b,
+                                           0x90009, 0x70007, 0x50005, 0x30003, 0x10001);
+    const __m512 low = _mm512_castsi512_ps(_mm512_mask_blend_epi8(0x1111111111111111, one23, w));
+    const __m512 high = _mm512_castsi512_ps(_mm512_mask_blend_epi8(0x2222222222222222, one15, w));
+
+    return _mm512_mask_permutexvar_epi16(_mm512_castps_si512(high - z15), 0x55555555, upper,
+                                         _mm512_castps_si512(low - z23));
 }
 
-static inline __attribute__((always_inline)) void block(const dti_packed_args *a, int64_t m,
-                                                        int64_t o, const int R, const int O,
-                                                        const int bits, const bool shifted,
-                                                        const bool floats)
+/* Vector v of those that 64 bytes of codes of output j become. */
+static inline __attribute__((always_inline)) __m512bh number(__m512i w, const int v, const int j,
+                                                             const packed_kind k, const tables *t)
 {
-    const int V = 16 / bits, K = 32 / bits;
-    const int64_t chunk = 512 / bits, bytes = a->n_in * bits / 8, groups = a->n_in / a->group;
-    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    /* of which group a lane is, counted from the first lane's */
-    const __m512i of = _mm512_srli_epi32(
-        lane, (unsigned)(chunk > a->group ? __builtin_ctzll((uint64_t)(a->group / K)) : 31));
-    __m512 sum[R_MAX][DTI_PACKED_OUTPUTS];
-    const tables t = load_tables();
+    if (k.bits == 4) /* the table looks at 5 bits, and has everything twice */
+        return (__m512bh)_mm512_permutexvar_epi16((__m512i)((halves)w >> (4 * v)), t->nibbles);
+    if (k.floats) return (__m512bh)floats_of((__m512i)((halves)w >> (8 * v)), t);
+    return (__m512bh)bytes_of(v > 0 ? _mm512_srli_epi32(w, 16) : w, t->z23[j], t->z15[j]);
+}
 
-    for (int r = 0; r < R; r++)
-        for (int j = 0; j < O; j++) sum[r][j] = _mm512_setzero_ps();
-    for (int64_t i = 0; i < a->n_in; i += chunk) {
-        const char *x = (const char *)a->x + m * a->x_stride + i / chunk * (V + 1) * 64;
-        const int64_t lanes = (a->n_in - i) / K;
-        const __mmask16 there = lanes >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << lanes) - 1);
-        __m512i w[DTI_PACKED_OUTPUTS];
-        __m512 part[R_MAX][DTI_PACKED_OUTPUTS];
-        for (int j = 0; j < O; j++) {
-            const uint8_t *at = a->codes + (o + j) * bytes + i * bits / 8;
-            w[j] = _mm512_maskz_loadu_epi32(there, at);
-            _mm_prefetch((const char *)(at + DTI_PACKED_OUTPUTS * bytes), _MM_HINT_T1);
+/* Vector v of a block's codes at p, of `half` bytes for each half of the inputs, of which the
+ * second may not be there: then `odd` is 0. */
+static inline __attribute__((always_inline)) __m512i wide_words(const uint8_t *p, const int v,
+                                                                const int half, __mmask16 odd)
+{
+    const uint8_t *a = p + v / 2 * 64, *b = a + half;
+
+    if (v % 2 == 0) return _mm512_mask_loadu_epi32(_mm512_loadu_si512(a), odd, b - 4);
+    return _mm512_mask_loadu_epi32(_mm512_maskz_loadu_epi32(odd, b), EVEN, a + 4);
+}
+
+/* Of each lane the float of its group, of those that the block has from p on. */
+static inline __attribute__((always_inline)) __m512 by_lane(const float *p, const packed_kind k,
+                                                            __m512i of, __mmask16 there)
+{
+    if (!k.wide) return _mm512_maskz_permutexvar_ps(there, of, _mm512_loadu_ps(p));
+    return _mm512_maskz_broadcast_f32x2(
+        there, _mm_castpd_ps(_mm_load_sd((const double *)(const void *)p)));
+}
+
+/* Where the tile is. */
+typedef struct place {
+    const uint8_t *codes[O_MAX]; /* of this block */
+    const float *scales[O_MAX];  /* of all groups */
+    const char *x;
+    char *keep;
+    int64_t group;
+    __mmask16 odd, there; /* lanes */
+} place;
+
+/* The numbers of a block of codes, and their products. */
+static inline __attribute__((always_inline)) void add_codes(__m512 part[R_MAX][O_MAX],
+                                                            const place *p, int64_t ahead,
+                                                            const int R, const packed_kind k,
+                                                            const tables *tab)
+{
+    const int per = 16 / k.bits, n = k.wide ? k.bits / 2 : 1;
+
+    UNROLL
+    for (int c = 0; c < n; c++) {
+        __m512i w[O_MAX];
+        UNROLL
+        for (int j = 0; j < O_MAX; j++) {
+            w[j] = k.wide ? wide_words(p->codes[j], c, 16 * k.bits, p->odd)
+                          : _mm512_maskz_loadu_epi32(p->there, p->codes[j]);
+            _mm_prefetch((const char *)(p->codes[j] + ahead + c * 64), _MM_HINT_T1);
         }
-        for (int r = 0; r < R; r++)
-            for (int j = 0; j < O; j++) part[r][j] = _mm512_setzero_ps();
-        for (int k = 0; k < V; k++) {
-            __m512bh q[DTI_PACKED_OUTPUTS];
-            for (int j = 0; j < O; j++) q[j] = code(w[j], k, bits, floats, &t);
-            for (int r = 0; r < R; r++) {
-                const __m512bh u = (__m512bh)_mm512_load_si512(x + r * a->x_stride + k * 64);
-                for (int j = 0; j < O; j++) part[r][j] = _mm512_dpbf16_ps(part[r][j], q[j], u);
-            }
-        }
-        for (int j = 0; j < O; j++) {
-            const int64_t at = (o + j) * groups + i / a->group;
-            const __m512 s =
-                _mm512_maskz_permutexvar_ps(there, of, _mm512_loadu_ps(a->scales + at));
-            for (int r = 0; r < R; r++) {
-                if (shifted)
-                    part[r][j] = _mm512_fmadd_ps(
-                        _mm512_maskz_permutexvar_ps(there, of, _mm512_loadu_ps(a->shifts + at)),
-                        _mm512_load_ps(x + r * a->x_stride + V * 64), part[r][j]);
-                sum[r][j] = _mm512_fmadd_ps(s, part[r][j], sum[r][j]);
+        UNROLL
+        for (int v = 0; v < per; v++) {
+            UNROLL
+            for (int j = 0; j < O_MAX; j++) {
+                const __m512bh q = number(w[j], v, j, k, tab);
+                if (k.keeps)
+                    _mm512_store_si512(p->keep + ((c * per + v) * O_MAX + j) * 64, (__m512i)q);
+                UNROLL
+                for (int r = 0; r < R; r++)
+                    part[r][j] = _mm512_dpbf16_ps(
+                        part[r][j], q,
+                        (__m512bh)_mm512_load_si512(p->x + ((c * per + v) * R + r) * 64));
             }
         }
     }
-    for (int r = 0; r < R; r++)
-        for (int j = 0; j < O; j++)
-            a->y[(m + r) * a->y_stride + o + j] = _mm512_reduce_add_ps(sum[r][j]);
 }
 
-#include "dtensor/kernels/cpu/packed_tiles.inc.c"
+static inline __attribute__((always_inline)) void
+add_kept(__m512 part[R_MAX][O_MAX], const char *x, const char *keep, const int n, const int R)
+{
+    UNROLL
+    for (int v = 0; v < n; v++) {
+        __m512bh u[R_MAX];
+        UNROLL
+        for (int r = 0; r < R; r++) u[r] = (__m512bh)_mm512_load_si512(x + (v * R + r) * 64);
+        UNROLL
+        for (int j = 0; j < O_MAX; j++) {
+            const __m512bh q = (__m512bh)_mm512_load_si512(keep + (v * O_MAX + j) * 64);
+            UNROLL
+            for (int r = 0; r < R; r++) part[r][j] = _mm512_dpbf16_ps(part[r][j], q, u[r]);
+        }
+    }
+}
 
-const dti_packed_ops dti_packed_avx512_bf16 = { stride, pack, dot };
+/* Of output j, for each lane the shift of its group. */
+static inline __attribute__((always_inline)) __m512
+shift_of(const dti_packed_tile *t, const place *p, const int j, const packed_kind k, __m512i of)
+{
+    return by_lane(p->scales[j] + (t->shifts - t->scales) + p->group, k, of, p->there);
+}
+
+static inline __attribute__((always_inline)) void
+add_scaled(__m512 sum[R_MAX][O_MAX], __m512 part[R_MAX][O_MAX], const dti_packed_tile *t,
+           const place *p, const int R, const packed_kind k, __m512i of)
+{
+    UNROLL
+    for (int j = 0; j < O_MAX; j++) {
+        const __m512 s = by_lane(p->scales[j] + p->group, k, of, p->there);
+        const __m512 z = k.zeros && k.bits == 4 ? shift_of(t, p, j, k, of) : s;
+        UNROLL
+        for (int r = 0; r < R; r++) {
+            if (k.zeros && k.bits == 4) /* x: the sums of lanes */
+                part[r][j] = _mm512_fmadd_ps(z, _mm512_load_ps(p->x + r * 64), part[r][j]);
+            sum[r][j] = _mm512_fmadd_ps(s, part[r][j], sum[r][j]);
+        }
+    }
+}
+
+static inline __attribute__((always_inline)) void finish(const dti_packed_tile *t,
+                                                         __m512 sum[R_MAX][O_MAX], const int R)
+{
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        UNROLL
+        for (int j = 0; j < O_MAX; j++)
+            if (t->ends)
+                t->y[r * t->y_stride + j] = _mm512_reduce_add_ps(sum[r][j]);
+            else
+                _mm512_store_ps(t->lanes + (r * O_MAX + j) * 16, sum[r][j]);
+    }
+}
+
+static inline __attribute__((always_inline)) void block(const dti_packed_tile *t, const int R,
+                                                        const packed_kind k)
+{
+    const int64_t step = k.wide ? WIDE : 512 / k.bits, group = t->form.group;
+    const int by = __builtin_ctzll((uint64_t)group), n = (int)step / 32;
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i of =
+        _mm512_srli_epi32(/* which group of those of a block */
+                          lane,
+                          (unsigned)(step > group ? __builtin_ctzll((uint64_t)(group * k.bits / 32))
+                                                  : 31));
+    tables tab = load_tables(k);
+    place p = { .x = t->x, .keep = t->keep };
+    __m512 sum[R_MAX][O_MAX];
+
+    UNROLL
+    for (int j = 0; j < O_MAX; j++) {
+        const int64_t o = j < t->n_outputs ? j : t->n_outputs - 1;
+        p.codes[j] = t->codes + o * t->codes_stride;
+        p.scales[j] = t->scales + o * t->scales_stride;
+        UNROLL
+        for (int r = 0; r < R; r++)
+            sum[r][j] =
+                t->begins ? _mm512_setzero_ps() : _mm512_load_ps(t->lanes + (r * O_MAX + j) * 16);
+    }
+    for (int64_t left = t->depth; left > 0; left -= step) {
+        const __mmask16 some = (__mmask16)((1u << (left * k.bits / 32 & 15)) - 1);
+        __m512 part[R_MAX][O_MAX];
+        p.odd = left > WIDE / 2 ? ODD : 0;
+        p.there = k.wide ? EVEN | p.odd : left >= step ? (__mmask16)0xffff : some;
+        p.group = (t->depth - left) >> by;
+        UNROLL
+        for (int e = 0; e < R * O_MAX; e++) part[e / O_MAX][e % O_MAX] = _mm512_setzero_ps();
+        UNROLL
+        for (int j = 0; j < O_MAX; j++) {
+            const bool shifted = k.bits == 8 && k.zeros && !k.kept;
+            const __m512 shift = shifted ? shift_of(t, &p, j, k, of) : _mm512_setzero_ps();
+            tab.z23[j] = _mm512_set1_ps(0x1p23f + 128) - shift;
+            tab.z15[j] = _mm512_set1_ps(0x1p15f + 128) - shift;
+        }
+        if (k.kept)
+            add_kept(part, p.x, p.keep, n, R);
+        else
+            add_codes(part, &p, t->ahead, R, k, &tab);
+        p.x += n * R * 64;
+        add_scaled(sum, part, t, &p, R, k, of);
+        if (k.zeros && k.bits == 4) p.x += R * 64;
+        if (k.keeps || k.kept) p.keep += n * O_MAX * 64;
+        UNROLL
+        for (int j = 0; j < O_MAX; j++) p.codes[j] += step * k.bits / 8;
+    }
+    finish(t, sum, R);
+}
+
+static void multiply(const dti_packed_tile *t)
+{
+    if (is_wide(&t->form))
+        of_width(t, true);
+    else
+        of_width(t, false);
+}
+
+const dti_packed_ops dti_packed_avx512_bf16 = { .rows = R_MAX,
+                                                .outputs = O_MAX,
+                                                .vector = 64,
+                                                .depth = 2048,
+                                                .row_bytes = row_bytes,
+                                                .pack = pack,
+                                                .multiply = multiply };

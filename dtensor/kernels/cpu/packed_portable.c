@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define DT_SIMD   128
 #define R_MAX     2
+#define O_MAX     2
 #define DT_PACKED dti_packed_portable
 #include "dtensor/kernels/cpu/packed_all.inc.c"

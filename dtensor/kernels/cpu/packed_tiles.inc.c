@@ -1,39 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tiles of rows and outputs over one instruction set's block(): every tile has the same order of
- * sums. Before including, define R_MAX, and
- *   block(a, m, o, R, O, bits, shifted, floats)
- * which multiplies rows m.. and outputs o.. of a tile known when compiling. */
+ * Tiles of rows and outputs over one instruction set's block(). Before including, define R_MAX (2
+ * or 3), and afterwards
+ *   block(t, R, kind)
+ * which multiplies a tile of R rows and O outputs. */
 
-static inline __attribute__((always_inline)) void
-tiles(const dti_packed_args *a, int n_out, const int bits, const bool shifted, const bool floats)
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+
+/* What is known when compiling: the codes; whether groups are so wide that a lane has much of one;
+ * and whether a tile is alone with its outputs, or keeps numbers for others, or has them. */
+typedef struct packed_kind {
+    int bits;
+    bool floats, zeros, wide, keeps, kept;
+} packed_kind;
+
+static inline __attribute__((always_inline)) void block(const dti_packed_tile *t, const int R,
+                                                        const packed_kind k);
+
+/* Where there are several tiles they share rows evenly. */
+static inline __attribute__((always_inline)) void rows(const dti_packed_tile *t,
+                                                       const packed_kind k)
 {
-    int64_t m = 0;
-    int o = 0;
+    const bool shared = k.keeps || k.kept;
 
-    if (a->n_rows == 1 && n_out == DTI_PACKED_OUTPUTS) {
-        block(a, 0, 0, 1, DTI_PACKED_OUTPUTS, bits, shifted, floats);
-        return;
-    }
-    for (; o + 2 <= n_out; o += 2) {
-        for (m = 0; m + R_MAX <= a->n_rows; m += R_MAX)
-            block(a, m, o, R_MAX, 2, bits, shifted, floats);
-        for (; m + 2 <= a->n_rows; m += 2) block(a, m, o, 2, 2, bits, shifted, floats);
-        if (m < a->n_rows) block(a, m, o, 1, 2, bits, shifted, floats);
-    }
-    for (m = 0; o < n_out && m < a->n_rows; m++) block(a, m, o, 1, 1, bits, shifted, floats);
+    if (t->n_rows == R_MAX)
+        block(t, R_MAX, k);
+    else if (R_MAX > 2 && t->n_rows == 2)
+        block(t, 2, k);
+    else if (R_MAX == 2 || !shared)
+        block(t, 1, k);
 }
 
-static void dot(const dti_packed_args *a, int n_out)
+static inline __attribute__((always_inline)) void of_kind(const dti_packed_tile *t, packed_kind k)
 {
-    if (a->floats)
-        tiles(a, n_out, 8, false, true);
-    else if (a->bits == 4 && a->shifts == NULL)
-        tiles(a, n_out, 4, false, false);
-    else if (a->bits == 4)
-        tiles(a, n_out, 4, true, false);
-    else if (a->shifts == NULL)
-        tiles(a, n_out, 8, false, false);
+    if (t->kept) {
+        k.kept = true;
+        rows(t, k);
+    } else if (t->keep != NULL) {
+        k.keeps = true;
+        rows(t, k);
+    } else {
+        rows(t, k);
+    }
+}
+
+static inline __attribute__((always_inline)) void of_width(const dti_packed_tile *t,
+                                                           const bool wide)
+{
+    const dti_packed_form *f = &t->form;
+
+    if (f->floats)
+        of_kind(t, (packed_kind){ 8, true, false, wide, false, false });
+    else if (f->bits == 4 && f->zeros)
+        of_kind(t, (packed_kind){ 4, false, true, wide, false, false });
+    else if (f->bits == 4)
+        of_kind(t, (packed_kind){ 4, false, false, wide, false, false });
+    else if (f->zeros)
+        of_kind(t, (packed_kind){ 8, false, true, wide, false, false });
     else
-        tiles(a, n_out, 8, true, false);
+        of_kind(t, (packed_kind){ 8, false, false, wide, false, false });
 }
