@@ -261,7 +261,9 @@ static dt_status report(const cli_args *args, const cli_env *env, const cli_cons
     if (args->output != NULL) DT_TRY_TO(done, st, cli_check_place("--output", args->output, args));
     name_faults(&run, text, sizeof text);
     if (run.faults.n_damaged > 0) cli_warn(console, text);
-    DT_TRY_TO(done, st, write_page(&run, args->output != NULL ? args->output : path));
+    st = write_page(&run, args->output != NULL ? args->output : path);
+    if (st == DT_ERR_IO) *console->failed_output = true; /* a full disk is no bad input */
+    DT_TRY_TO(done, st, st);
     if (args->json)
         st = cli_put_json(json_pack("{s:s, s:I, s:b, s:I}", "report",
                                     args->output != NULL ? args->output : path, "steps",

@@ -275,7 +275,8 @@ void cli_option_files_explain(const cli_args *args)
                          "before it",
                          args->output, name, name, needed(name));
     else
-        dti_error_prefix("%s/" CLI_RUN_OPTIONS " says --%s, which --forget %s would leave out",
+        dti_error_prefix("%s/" CLI_RUN_OPTIONS
+                         " says --%s, which --forget %s would leave out (or give another)",
                          args->output, name, name);
 }
 

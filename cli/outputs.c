@@ -29,7 +29,7 @@ static const struct {
     { "run",
       { CLI_METRICS, ".dtensor-run" },
       { CLI_RUN_OPTIONS, CLI_METRICS, CLI_RUN_PLAN, CLI_RUN_TRACE, CLI_RUN_MODEL,
-        CLI_RUN_MODEL "-*", "latest", "step-*", "data-*", "validation-*", ".dtensor-run" } },
+        CLI_RUN_MODEL "-*", "latest*", "step-*", "data-*", "validation-*", ".dtensor-run" } },
     { "checkpoint", { "training.json" }, { "training.json", "*.safetensors" } },
 };
 

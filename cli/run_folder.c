@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -93,6 +94,19 @@ static dt_status check_contents(const char *run)
     return DT_OK;
 }
 
+bool cli_run_is_busy(const char *run)
+{
+    char path[CLI_PATH_BYTES];
+    int lock;
+    bool busy;
+
+    if (cli_run_path(run, ".dtensor-run", path) != DT_OK) return false;
+    lock = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    busy = lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (lock >= 0) (void)close(lock);
+    return busy;
+}
+
 dt_status cli_run_check(const char *run, bool resume)
 {
     char parent[CLI_PATH_BYTES];
@@ -104,6 +118,10 @@ dt_status cli_run_check(const char *run, bool resume)
         DT_CHECK(S_ISDIR(about.st_mode), DT_ERR_ARG, "--output: %s is no folder", run);
         DT_CHECK(access(run, W_OK | X_OK) == 0, DT_ERR_IO, "--output: %s: %s", run,
                  strerror(errno));
+        DT_CHECK(!cli_run_is_busy(run), DT_ERR_IO,
+                 "--output: %s: another run is writing into this folder; choose another one, or "
+                 "wait for its end",
+                 run);
         if (!resume) DT_TRY(check_contents(run));
         DT_TRY(cli_run_path(run, CLI_RUN_MODEL, parent));
         DT_CHECK(lstat(parent, &about) != 0 || S_ISLNK(about.st_mode), DT_ERR_ARG,

@@ -19,6 +19,9 @@ struct json_t;
  * another run, or a model; no folder; not writable. Nothing is made. */
 dt_status cli_run_check(const char *run, bool resume) DT_MUST_USE;
 
+/* Whether a run is writing into the folder now. */
+bool cli_run_is_busy(const char *run);
+
 /* Refuses a folder on whose disk `bytes` more have no room; names what needs them. */
 dt_status cli_run_check_space(const char *run, double bytes, const char *what) DT_MUST_USE;
 

@@ -258,9 +258,10 @@ void cli_train_data_undo(const cli_run_of *run)
 {
     char options[CLI_PATH_BYTES];
 
-    if (!run->plan->args->training.resume &&
-        (cli_run_path(run->folder, CLI_RUN_OPTIONS, options) != DT_OK ||
-         access(options, F_OK) == 0))
+    if (cli_run_is_busy(run->folder) ||
+        (!run->plan->args->training.resume &&
+         (cli_run_path(run->folder, CLI_RUN_OPTIONS, options) != DT_OK ||
+          access(options, F_OK) == 0)))
         return; /* another run has begun there meanwhile */
     for (int i = 0; i < run->n_made; i++)
         for (size_t e = 0; run->made[i].fresh && e < DT_COUNT(endings); e++) {

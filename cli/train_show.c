@@ -32,17 +32,18 @@ void cli_show_begin(const cli_run_of *run)
 {
     const dt_model_info *info = &run->session->info;
     const cli_training *plan = run->plan;
-    char weights[DTI_NUMBER_BYTES];
+    char weights[DTI_NUMBER_BYTES], folder[DT_ERROR_MESSAGE_BYTES];
 
     if (run->session->console->quiet) return;
     if (run->begun_at > 0)
-        (void)fprintf(stderr, "goes on after step %" PRId64 " of %s\n", run->begun_at, run->folder);
+        (void)fprintf(stderr, "goes on after step %" PRId64 " of %s\n", run->begun_at,
+                      dti_printable(run->folder, folder, sizeof folder));
     (void)fprintf(stderr,
-                  "%" PRId64 " steps of %" PRId64 " sequences of %" PRId64 " tokens%s\n"
+                  "%" PRId64 " step%s of %" PRId64 " sequences of %" PRId64 " tokens%s\n"
                   "share of peak: (6 N + 12 L H T) operations a token, with N = %s weights that a "
                   "token meets, L = %" PRId64 " blocks, H = %" PRId64 " for all heads, T = %" PRId64
                   ", of %.1f GFLOP/s that one large product reaches on these ranks\n",
-                  plan->steps, plan->batch, plan->sequence,
+                  plan->steps, plan->steps == 1 ? "" : "s", plan->batch, plan->sequence,
                   plan->microbatches > 1 ? " in microbatches" : "",
                   dti_count_text((int64_t)run->weights, weights), info->n_layers,
                   info->n_heads * info->head_dim, plan->sequence, run->peak * 1e-9);

@@ -145,18 +145,24 @@ static dt_status read_schedule(const cli_training_words *w, dt_schedule *out)
 
 /* --- the third stage -------------------------------------------------------------------------- */
 
-dt_status cli_load_zero(const cli_args *args, const char *mesh, dt_load_options *load)
+/* The mesh dim whose copies stages cut; NULL: the mesh has none. */
+static const char *zero_dim(const char *mesh)
 {
     static const char *const dims[] = { "dp_shard", "dp" };
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
-    int sizes[DT_MAX_DIMS], n_dims, n_ranks;
+    int sizes[DT_MAX_DIMS], n_dims = 0, n_ranks;
 
-    if (args->training.zero < 3) return DT_OK;
-    DT_TRY(dt_mesh_parse(mesh, &n_dims, names, sizes, &n_ranks));
+    if (dt_mesh_parse(mesh, &n_dims, names, sizes, &n_ranks) != DT_OK) return NULL;
     for (size_t i = 0; i < DT_COUNT(dims); i++)
         for (int m = 0; m < n_dims; m++)
-            if (load->fully_shard == NULL && strcmp(names[m], dims[i]) == 0)
-                load->fully_shard = dims[i];
+            if (strcmp(names[m], dims[i]) == 0) return dims[i];
+    return NULL;
+}
+
+dt_status cli_load_zero(const cli_args *args, const char *mesh, dt_load_options *load)
+{
+    if (args->training.zero < 3) return DT_OK;
+    if (load->fully_shard == NULL) load->fully_shard = zero_dim(mesh);
     DT_CHECK(load->fully_shard != NULL, DT_ERR_ARG,
              "--zero 3 cuts parameters over dp or dp_shard; --mesh %s has neither", mesh);
     return DT_OK;
@@ -292,7 +298,7 @@ static void warn_of_stage(const cli_session *s)
 {
     char text[DT_ERROR_MESSAGE_BYTES];
 
-    if (s->args->training.zero <= 0 || strstr(s->mesh, "dp") != NULL) return;
+    if (s->args->training.zero <= 0 || zero_dim(s->mesh) != NULL) return;
     (void)snprintf(text, sizeof text,
                    "--zero %" PRId64 " changes nothing: it cuts what ranks hold alike over dp or "
                    "dp_shard, and --mesh %s has neither",

@@ -4,6 +4,7 @@
  * and how. Activations stay as they are: what it says of them is for kernels that round them. */
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/text.h"
 #include "models/describe/packed_config.h"
@@ -117,11 +118,16 @@ static dt_status read_strategy(config_group *g)
 {
     const dti_json *w = &g->weights;
     const dti_json strategy = dti_json_get(w, "strategy"), order = dti_json_get(w, "actorder");
-    const char *name = "channel", *words = "";
+    const char *name = "channel", *order_name = "weight";
+    bool grouped = false;
 
-    if (dti_json_is_set(&order) && dti_json_kind_of(&order) == DT_CONFIG_STRING)
-        DT_TRY(dti_json_as_string(&order, &words));
-    if (strcmp(words, "group") == 0)
+    if (dti_json_kind_of(&order) == DT_CONFIG_STRING)
+        DT_TRY(dti_json_as_string(&order, &order_name));
+    else if (dti_json_kind_of(&order) == DT_CONFIG_BOOL)
+        DT_TRY(dti_json_as_bool(&order, &grouped)); /* true was "group" once */
+    else
+        grouped = dti_json_is_set(&order);
+    if (grouped || (strcasecmp(order_name, "weight") != 0 && strcasecmp(order_name, "static") != 0))
         return dti_json_refuse(&order, DT_ERR_UNSUPPORTED,
                                "\"weight\", \"static\" or null: groups of inputs that do not "
                                "follow each other (weight_g_idx) are not read");

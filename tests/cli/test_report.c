@@ -3,6 +3,7 @@
  * dtensor report: a page of any folder that a run has left, and named errors of those that none
  * has. */
 #include <jansson.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "tests/cli/command.h"
@@ -165,4 +166,22 @@ DT_TEST(cli_report, names_what_is_broken)
     COMMAND_ENDS(2, COMMAND("report", dt_test_source_path(folder, "examples/checkpoint")),
                  "it holds no run");
     COMMAND_ENDS(2, COMMAND("report", "/nowhere/at/all"), "/nowhere/at/all: No such file");
+}
+
+/* A disk that is full, as the system's limit of a file's size has it, is no bad input. */
+DT_TEST(cli_report, is_written_whole_or_not_at_all)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    struct rlimit limit, small;
+    command_result r;
+
+    put(dt_test_temp_dir(folder), "options.json", "{}");
+    DT_ASSERT(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    small = limit;
+    small.rlim_cur = 100;
+    DT_ASSERT(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    r = COMMAND("report", folder);
+    DT_ASSERT(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    COMMAND_ENDS(1, r, "report.html: File too large");
+    DT_ASSERT_EQ_INT(dt_test_count_files(folder, ""), 1);
 }

@@ -2,6 +2,7 @@
  *
  * dtensor train: what a run's folder remembers and how that is taken back, what a run that is
  * refused leaves, and the model in it: missing, of somebody else, no numbers. */
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -50,10 +51,10 @@ DT_TEST(cli_train_folder, forgets_options_that_no_longer_hold)
                                 "--fully-shard", "dp", "--validate", other));
     (void)COMMAND_ENDS(2, RESUME(&p, "--steps", "2", "--mesh", "tp=2"),
                        "run/options.json says --fully-shard, which --forget fully-shard would "
-                       "leave out: --fully-shard: --mesh tp=2 has no dim \"dp\"");
+                       "leave out (or give another): --fully-shard: --mesh tp=2 has no dim \"dp\"");
     DT_ASSERT(unlink(other) == 0);
     (void)COMMAND_ENDS(2, RESUME(&p, "--steps", "2", "--mesh", "tp=2", "--forget", "fully-shard"),
-                       "says --validate, which --forget validate would leave out: --validate: ");
+                       "says --validate, which --forget validate would leave out (or give ");
     (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "2", "--mesh", "tp=2", "--forget", "fully-shard",
                                  "--forget", "validate"));
     text = command_read(in_run(&p, "options.json", path));
@@ -256,6 +257,28 @@ DT_TEST(cli_train_folder, is_not_made_of_a_run_that_is_refused)
         if (access(p.run, F_OK) == 0)
             dt_test_fail(__FILE__, __LINE__, "%s: a folder is left", cases[i].says);
     }
+}
+
+/* Tokens that one run would take away might be those that the other reads. */
+DT_TEST(cli_train_folder, is_of_one_run_at_a_time)
+{
+    char model[DT_TEST_PATH_BYTES], path[TRAIN_PATH_BYTES + 32], text[4096];
+    train_place p;
+    int lock;
+
+    train_open(&p);
+    (void)dt_test_source_path(model, "examples/checkpoint");
+    memset(text, 'a', sizeof text);
+    dt_test_write_file(p.folder, "a.txt", text, sizeof text);
+    (void)snprintf(p.data, sizeof p.data, "%s/a.txt", p.folder);
+    DT_ASSERT(mkdir(p.run, 0700) == 0);
+    lock = open(in_run(&p, ".dtensor-run", path), O_RDWR | O_CREAT, 0600);
+    DT_ASSERT(lock >= 0 && flock(lock, LOCK_EX) == 0);
+    (void)COMMAND_ENDS(2, BEGIN(&p, "-m", model, "--steps", "1"),
+                       "dtensor: --output: ", "another run is writing into this folder");
+    DT_ASSERT_EQ_INT(dt_test_count_files(p.run, ""), 0); /* but the lock */
+    (void)close(lock);
+    (void)COMMAND_ENDS(0, BEGIN(&p, "-m", model, "--steps", "1"));
 }
 
 DT_TEST(cli_train_folder, is_of_no_model_that_could_not_be_saved)
