@@ -58,26 +58,33 @@ static inline void turn_square(vf square[VW])
 }
 
 /* Fetches what comes next into the second level, a line of k and of v at a time, while the products
- * go on: rows of one kv head lie apart, so the processor itself does not see them coming. */
+ * go on: rows of one kv head lie apart, so the processor itself does not see them coming. Lines are
+ * asked for at an even pace: a processor that has too many on their way drops the others. */
 typedef struct fetcher {
     const char *k, *v;
     int64_t row_bytes, step; /* of a row; to the next one */
     int64_t column, left;    /* bytes of the row that were fetched; lines that were not */
-    int64_t per;             /* lines at a time, so that all are fetched in `times` times */
+    uint64_t pace, due;      /* lines in a unit of work, lines that are due: times 2^PACE */
 } fetcher;
 
-static inline fetcher fetcher_of(const dti_attention_tile *t, int64_t step, int64_t times)
+enum { SQUARE = VW / 2, PACE = 16 }; /* units in a square of keys; a row of columns of v is one */
+
+static inline fetcher fetcher_of(const dti_attention_tile *t, int64_t step, int64_t units)
 {
     const int64_t left = t->n_ahead * ((t->ahead_bytes + LINE - 1) / LINE);
 
-    return (fetcher){
-        t->k_ahead, t->v_ahead, t->ahead_bytes, step, 0, left, (left + times - 1) / times
-    };
+    return (fetcher){ .k = t->k_ahead,
+                      .v = t->v_ahead,
+                      .row_bytes = t->ahead_bytes,
+                      .step = step,
+                      .left = left,
+                      .pace = ((uint64_t)left << PACE) / (uint64_t)units + 1 };
 }
 
-static inline void fetch(fetcher *f)
+static inline void fetch(fetcher *f, uint64_t units)
 {
-    for (int64_t i = 0; i < f->per && f->left > 0; i++, f->left--) {
+    for (f->due += units * f->pace; f->due >> PACE > 0 && f->left > 0; f->left--) {
+        f->due -= 1 << PACE;
         __builtin_prefetch(f->k + f->column, 0, 2);
         __builtin_prefetch(f->v + f->column, 0, 2);
         f->column += LINE;
@@ -90,29 +97,18 @@ static inline void fetch(fetcher *f)
 
 /* --- products --------------------------------------------------------------------------------- */
 
-#define B               float
-#define LD_B(p)         vf_load(p)
-#define MULADD(a, b, c) vf_fma((a), (b), (c))
-#define FN(name)        name##_of_f32
-#include "dtensor/kernels/cpu/attention_product.inc.c"
-
-#define B               uint16_t
-#define LD_B(p)         vf_of_bf16(load_half((p), VW))
-#define MULADD(a, b, c) vf_fma((a), (b), (c))
-#define FN(name)        name##_of_bf16
-#include "dtensor/kernels/cpu/attention_product.inc.c"
-
-#define B               uint16_t
-#define LD_B(p)         vf_of_f16(load_half((p), VW))
-#define MULADD(a, b, c) vf_fma((a), (b), (c))
-#define FN(name)        name##_of_f16
+#define MULADD   vf_fma
+#define FN(name) name##_of_f32
 #include "dtensor/kernels/cpu/attention_product.inc.c"
 
 #ifdef DT_DOTS
-#define B               float
-#define LD_B(p)         vf_load(p)
-#define MULADD(a, b, c) (vf) _mm512_dpbf16_ps((__m512)(c), (__m512bh)(a), (__m512bh)(b))
-#define FN(name)        name##_of_pairs
+#define MULADD   dot
+#define FN(name) name##_of_pairs
+
+static inline vf dot(vf a, vf b, vf c)
+{
+    return (vf)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+}
 #include "dtensor/kernels/cpu/attention_product.inc.c"
 
 static inline vf load_pairs(const uint16_t *p, int64_t left)
@@ -209,12 +205,22 @@ static void soften(const dti_attention_tile *t, float *scores, int64_t row, int6
     }
 }
 
+/* Scores of n rows become the weights of sums. */
+static void weigh(const dti_attention_tile *t, float *scores, int64_t row, int64_t n, int64_t begin,
+                  int64_t end)
+{
+    if (t->adjust != NULL) t->adjust(t, scores, row, n);
+    soften(t, scores, row, n, begin, end);
+    if (t->drop != NULL) t->drop(t, scores, row, n);
+}
+
 #define T             float
 #define LD(p, left)   load_f32((p), (left))
 #define FN(name)      name##_of_f32
 #define PER           1
 #define LD_Q(p, left) LD(p, left)
 #define SCORES        product_of_f32
+#define MULADD        vf_fma
 #include "dtensor/kernels/cpu/attention.inc.c"
 
 #define T           uint16_t
@@ -224,10 +230,12 @@ static void soften(const dti_attention_tile *t, float *scores, int64_t row, int6
 #define PER           2
 #define LD_Q(p, left) load_pairs((p), (left))
 #define SCORES        product_of_pairs
+#define MULADD        dot
 #else
 #define PER           1
 #define LD_Q(p, left) LD(p, left)
 #define SCORES        product_of_f32
+#define MULADD        vf_fma
 #endif
 #include "dtensor/kernels/cpu/attention.inc.c"
 
@@ -237,6 +245,7 @@ static void soften(const dti_attention_tile *t, float *scores, int64_t row, int6
 #define PER           1
 #define LD_Q(p, left) LD(p, left)
 #define SCORES        product_of_f32
+#define MULADD        vf_fma
 #include "dtensor/kernels/cpu/attention.inc.c"
 
 /* --- backward --------------------------------------------------------------------------------- */
@@ -282,11 +291,11 @@ static void back(const dti_attention_back *t)
                       .n = n,
                       .k = t->width };
 
-    product_of_f32(&p, NULL); /* scores */
+    product_of_f32(&p); /* scores */
     p.c = t->slopes + t->begin;
     p.a = t->v;
     p.b = t->dy + t->begin;
-    product_of_f32(&p, NULL); /* by which a weight changes the loss */
+    product_of_f32(&p); /* by which a weight changes the loss */
     if (t->adjust != NULL) t->adjust(t);
     for (int64_t column = t->begin; column < t->end; column += VW) slope_columns(t, column);
     if (t->spread != NULL) t->spread(t);
@@ -301,11 +310,11 @@ static void back(const dti_attention_back *t)
                        .n = padded,
                        .k = n,
                        .add = true };
-    product_of_f32(&p, NULL);
+    product_of_f32(&p);
     p.c = t->dk;
     p.a = t->slopes + t->begin;
     p.b = t->q_rows + at;
-    product_of_f32(&p, NULL);
+    product_of_f32(&p);
     p = (dti_product){ .c = t->dq + at,
                        .c_stride = padded,
                        .a = t->slopes + t->begin,
@@ -317,12 +326,12 @@ static void back(const dti_attention_back *t)
                        .n = padded,
                        .k = t->n_keys,
                        .add = true };
-    product_of_f32(&p, NULL);
+    product_of_f32(&p);
 }
 
 static void multiply(const dti_product *p)
 {
-    product_of_f32(p, NULL);
+    product_of_f32(p);
 }
 
 const dti_attention_ops DT_ATTENTION = {

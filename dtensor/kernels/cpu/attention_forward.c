@@ -11,6 +11,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/sync.h"
+
 enum { R = DTI_TILE_ROWS, SEGMENT = 16 * DTI_TILE_KEYS };
 
 /* What a call may hold of unfinished rows, and how many items there should be per thread. */
@@ -26,7 +28,7 @@ typedef struct forward_job {
     float *parts;              /* [n_segments, B, T, H, E + 2]: sums, largest, total */
     char *scratch;             /* of worker 0 */
     size_t scratch_bytes;
-    _Atomic int64_t next;
+    int n_workers;
 } forward_job;
 
 /* An unfinished softmax of a row. */
@@ -36,6 +38,8 @@ typedef struct forward_row {
 
 /* What a worker holds: the rows of an item, those of one kv head after those of the other. */
 typedef struct forward_scratch {
+    _Alignas(DTI_LINE_BYTES) _Atomic int64_t next; /* item of this worker's share */
+    int64_t end;
     dti_attention_block blocks[R];      /* by kv head */
     float largest[R], total[R];         /* of a segment */
     float all_largest[R], all_total[R]; /* of all before it */
@@ -43,6 +47,11 @@ typedef struct forward_scratch {
     /* q, sums, all sums [R, E], keys [E, DTI_TILE_KEYS], values of the same size */
     _Alignas(64) float arrays[];
 } forward_scratch;
+
+static forward_scratch *scratch_of(const forward_job *j, int worker)
+{
+    return (void *)(j->scratch + (size_t)worker * j->scratch_bytes);
+}
 
 static forward_row row_of(const dti_attention *a, forward_scratch *s, int64_t i)
 {
@@ -83,7 +92,8 @@ static void begin_row(forward_row row, int64_t E)
 static void merge(forward_row into, forward_row row, int64_t width)
 {
     const float m = fmaxf(*into.largest, *row.largest);
-    const float old = expf(*into.largest - m), add = expf(*row.largest - m);
+    const float old = *into.largest == m ? 1.0f : expf(*into.largest - m);
+    const float add = *row.largest == m ? 1.0f : expf(*row.largest - m);
 
     for (int64_t d = 0; d < width; d++) into.sums[d] = into.sums[d] * old + row.sums[d] * add;
     *into.total = *into.total * old + *row.total * add;
@@ -293,18 +303,20 @@ static void forward_run(const forward_job *j, int64_t number, forward_scratch *s
         }
 }
 
+/* A worker takes neighbours one after the other, since an item fetches keys of the next one, then
+ * what is left of the others' shares. */
 static void forward_share(void *arg, int worker, int n_workers)
 {
-    forward_job *j = arg;
-    const int64_t n_items = j->a->batch * j->n_kv_blocks * j->n_parts * j->n_blocks *
-                            (j->n_segments > 0 ? j->n_segments : 1);
-    void *scratch = j->scratch + (size_t)worker * j->scratch_bytes;
+    const forward_job *j = arg;
 
-    (void)n_workers;
-    for (;;) {
-        const int64_t item = atomic_fetch_add(&j->next, 1);
-        if (item >= n_items) return;
-        forward_run(j, item, scratch);
+    (void)n_workers; /* may be fewer than there are shares */
+    for (int i = 0; i < j->n_workers; i++) {
+        forward_scratch *of = scratch_of(j, (worker + i) % j->n_workers);
+        for (;;) {
+            const int64_t item = atomic_fetch_add(&of->next, 1);
+            if (item >= of->end) break;
+            forward_run(j, item, scratch_of(j, worker));
+        }
     }
 }
 
@@ -314,7 +326,7 @@ static void merge_share(void *arg, int worker, int n_workers)
     const forward_job *j = arg;
     const dti_attention *a = j->a;
     const int64_t n = a->batch * a->n_tokens * a->n_heads;
-    forward_scratch *s = (void *)(j->scratch + (size_t)worker * j->scratch_bytes);
+    forward_scratch *s = scratch_of(j, worker);
     int64_t begin, end, first, last;
 
     dti_pool_share(n, 1, worker, n_workers, &begin, &end);
@@ -365,12 +377,26 @@ static void cut(forward_job *j, int64_t *n_keys, int64_t *parts_bytes)
     }
     j->n_kv = j->n_kv < a->n_used ? j->n_kv : a->n_used;
     j->n_kv_blocks = (a->n_used + j->n_kv - 1) / j->n_kv;
+    j->n_kv = (a->n_used + j->n_kv_blocks - 1) / j->n_kv_blocks; /* blocks of like size */
+}
+
+static void share_items(const forward_job *j)
+{
+    const int64_t n_items = j->a->batch * j->n_kv_blocks * j->n_parts * j->n_blocks *
+                            (j->n_segments > 0 ? j->n_segments : 1);
+
+    for (int w = 0; w < j->n_workers; w++) {
+        forward_scratch *s = scratch_of(j, w);
+        int64_t begin;
+        dti_pool_share(n_items, 1, w, j->n_workers, &begin, &s->end);
+        atomic_init(&s->next, begin);
+    }
 }
 
 dt_status dti_attention_forward(const dti_attention *a)
 {
     const int64_t E = dti_padded(a->width), n_rows = a->batch * a->n_tokens * a->n_heads;
-    forward_job job = { .a = a };
+    forward_job job = { .a = a, .n_workers = dti_pool_size(a->cpu->pool) };
     int64_t n_keys, parts_bytes;
     size_t bytes;
     void *scratch;
@@ -378,14 +404,15 @@ dt_status dti_attention_forward(const dti_attention *a)
     cut(&job, &n_keys, &parts_bytes);
     bytes = sizeof(forward_scratch) + (size_t)((3 * R + 2 * DTI_TILE_KEYS) * E) * sizeof(float);
     job.scratch_bytes = (bytes + 4095) / 4096 * 4096;
-    bytes = (size_t)dti_pool_size(a->cpu->pool) * job.scratch_bytes;
+    bytes = (size_t)job.n_workers * job.scratch_bytes;
     DT_TRY(dti_cpu_scratch(a->cpu, bytes + (size_t)parts_bytes, &scratch));
     job.scratch = scratch;
     job.parts = (void *)(job.scratch + bytes);
+    share_items(&job);
     /* what is read, and each key again for each token */
     dti_cpu_run_stream(a->cpu, 2 * n_keys * a->n_used * a->width * a->bytes, forward_share, &job);
     if (job.n_segments > 0)
-        dti_cpu_run_stream(a->cpu, job.n_segments * n_rows * E * (int64_t)sizeof(float),
-                           merge_share, &job);
+        dti_cpu_run(a->cpu, job.n_segments * n_rows * E * (int64_t)sizeof(float), merge_share,
+                    &job);
     return DT_OK;
 }
