@@ -92,8 +92,8 @@ static void check_case(const char *fixture, const char *which, const char *mesh,
     DT_ASSERT_EQ_STR(r.err, "");
     v = parse(&r);
     all = json_object_get(v, "gradients");
-    DT_ASSERT_CLOSE(json_number_value(json_object_get(v, "loss")), golden.loss_f32,
-                    2e-6 * golden.loss_f32);
+    DT_ASSERT_CLOSE(json_number_value(json_object_get(v, "loss")), golden.loss_f64,
+                    2e-6 * golden.loss_f64);
     DT_ASSERT_EQ_INT(json_integer_value(json_object_get(v, "n_valid")), golden.n_valid);
     DT_ASSERT_EQ_INT(json_array_size(all), golden.n_gradients);
     DT_ASSERT_OK(dti_st_open(path, &file));

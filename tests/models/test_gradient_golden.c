@@ -111,18 +111,19 @@ DT_TEST(gradient_golden, a_file_or_a_case_that_is_not_there_is_said)
                      "wide.targets");
 }
 
-/* Facts fit each other and the values: the bounds that tools/make_gradient_golden.py asserts. */
+/* Facts fit each other and the values, which are rounded to f32; f32 itself is as near as ours is
+ * to be. */
 static void expect_facts(const dt_golden_gradient *g, float *ours)
 {
     double largest = 0, sum = 0;
 
     (void)ours;
-    DT_ASSERT(g->f32_off <= 5e-6 * g->largest && g->bf16_rms <= g->bf16_max);
+    DT_ASSERT(g->f32_off <= 1e-5 * g->largest && g->bf16_rms <= g->bf16_max);
     for (int64_t v = 0; v <= (g->n - 1) / g->chunk; v++) {
         largest = fmax(largest, fabsf(g->values[v]));
         sum += (double)g->values[v] * g->values[v];
     }
-    if (g->chunk == 1) DT_ASSERT_CLOSE(largest, g->largest, 0);
+    if (g->chunk == 1) DT_ASSERT_CLOSE(largest, g->largest, 0x1p-24 * g->largest);
     if (g->chunk == 1) DT_ASSERT_CLOSE(sqrt(sum / (double)g->n), g->rms, 1e-6 * g->rms);
     /* Signed sums estimate it, in some parameters with few rows that are not zeros. */
     DT_ASSERT_CLOSE(sqrt(sum / (double)g->n), g->rms, 0.75 * g->rms);

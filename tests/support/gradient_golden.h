@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The fixtures tests/golden/<checkpoint>/gradients.safetensors: Transformers' loss and the gradient
- * of every parameter, and how far ours is from them; and training.safetensors, 20 steps of
+ * of every parameter in f64, and how far ours is from them; and training.safetensors, 20 steps of
  * PyTorch's optimizers. tests/golden/README.md says what is in a file; they are made by
  * tools/make_gradient_golden.py and tools/make_training_golden.py. */
 #ifndef DT_TEST_GRADIENT_GOLDEN_H
@@ -22,9 +22,9 @@ typedef struct dt_golden_gradient {
     int64_t n;           /* elements */
     int64_t chunk;       /* elements to a value: 1, the gradient itself, or their signed sum */
     const float *values; /* [ceil(n / chunk)] */
-    double largest;      /* max |g|, g being Transformers' in f32 */
+    double largest;      /* max |g|, g being Transformers' in f64 */
     double rms;          /* sqrt(mean g^2) */
-    double f32_off;      /* max |g - g in f64|: what f32 itself comes to */
+    double f32_off;      /* max |g in f32 - g|: what f32 itself comes to */
     double bf16_rms;     /* rms of (g in bf16 - g) */
     double bf16_max;     /* max |g in bf16 - g| */
 } dt_golden_gradient;
@@ -100,7 +100,7 @@ void dt_training_golden_close(dt_training_golden *golden);
  * be zeros; what is not finite is infinitely far. */
 double dt_golden_gradient_off_f32(const dt_golden_gradient *theirs, const float *ours);
 
-/* The rms of (ours in bf16 - theirs in f32), over that of theirs in bf16. From m stored sums ours
+/* The rms of (ours in bf16 - theirs in f64), over that of theirs in bf16. From m stored sums ours
  * is estimated, to within 1 / sqrt(2 m). */
 double dt_golden_gradient_off_bf16(const dt_golden_gradient *theirs, const float *ours);
 
