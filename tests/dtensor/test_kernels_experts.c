@@ -174,7 +174,6 @@ DT_TEST(kernels_experts, a_token_does_not_depend_on_its_neighbours)
     for (int isa = 0; isa <= (int)dti_isa_detect(); isa++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
             const int64_t bytes = (int64_t)dt_dtype_size(kt_floats[t]);
-            if (kt_floats[t] == DT_F32 && isa >= DTI_ISA_AVX512) continue; /* many: on panels */
             dt_local in[] = { kt_filled(kt_floats[t], 2, x_shape, KT_UNIFORM, 1),
                               kt_local(DT_I32, 2, k_shape),
                               kt_filled(kt_floats[t], 2, k_shape, KT_UNIFORM, 2),

@@ -111,41 +111,40 @@ DT_TEST(kernels_linear, more_of_everything_than_is_taken_at_a_time)
     run_linear((linear_shape){ 40, 2090, 33 }, DT_BF16, DT_BF16, false, KT_UNIFORM);
 }
 
-/* On panels an output is one chain of additions, whatever rows and blocks stand beside it. */
-DT_TEST(kernels_linear, many_rows_on_panels_are_one_chain)
+/* Of operands that lie turned an output on panels is one chain of additions, whatever rows and
+ * blocks stand beside it. */
+DT_TEST(kernels_linear, an_output_on_panels_is_one_chain)
 {
     enum { K = 300, N = 70, M = 515 };
-    const int64_t x_shape[] = { M, K }, w_shape[] = { N, K };
+    const int64_t x_shape[] = { M, K }, w_shape[] = { K, N };
     const dti_dtype_attr attr = { DT_F32 };
     static float all[N * M], y[N * M];
 
-    for (int isa = DTI_ISA_AVX512; isa <= (int)dti_isa_detect(); isa++)
-        for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
-            const bool fused = kt_floats[t] == DT_F32;
-            if (!fused && (kt_floats[t] != DT_BF16 || isa != DTI_ISA_AMX)) continue; /* no panels */
-            dt_local in[2] = { kt_filled(kt_floats[t], 2, x_shape, KT_UNIFORM, 1),
-                               kt_filled(kt_floats[t], 2, w_shape, KT_UNIFORM, 2) };
-            dt_local out = { .data = all, .dtype = DT_F32, .n_axes = 2, .shape = { M, N } };
-            dti_cpu *cpu;
-            DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
-            DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
-            for (int64_t i = 0; fused && i < M * N; i += 17) {
-                float sum = 0.0f;
-                for (int64_t k = 0; k < K; k++)
-                    sum = fmaf((float)kt_get(&in[0], i / N * K + k),
-                               (float)kt_get(&in[1], i % N * K + k), sum);
-                DT_ASSERT(memcmp(&sum, &all[i], sizeof sum) == 0);
-            }
-            out.data = y;
-            for (int64_t m = 32; m < M; m += 161) {
-                in[0].shape[0] = out.shape[0] = m;
-                DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
-                DT_ASSERT(memcmp(y, all, (size_t)(m * N) * sizeof(float)) == 0);
-            }
-            in[0].shape[0] = M;
-            for (int i = 0; i < 2; i++) kt_release(&in[i]);
-            dti_cpu_destroy(&cpu);
+    for (int isa = DTI_ISA_AVX512; isa <= (int)dti_isa_detect(); isa++) {
+        dt_local in[2] = { kt_filled(DT_F32, 2, x_shape, KT_UNIFORM, 1),
+                           kt_filled(DT_F32, 2, w_shape, KT_UNIFORM, 2) };
+        dt_local out = { .data = all, .dtype = DT_F32, .n_axes = 2, .shape = { M, N } };
+        dti_cpu *cpu;
+        DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
+        DT_ASSERT_OK(dti_linear_backward_x_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
+        for (int64_t i = 0; i < M * N; i += 17) {
+            float sum = 0.0f;
+            for (int64_t k = 0; k < K; k++)
+                sum = fmaf((float)kt_get(&in[0], i / N * K + k),
+                           (float)kt_get(&in[1], k * N + i % N), sum);
+            DT_ASSERT(memcmp(&sum, &all[i], sizeof sum) == 0);
         }
+        out.data = y;
+        for (int64_t m = 1; m < M; m += 161) {
+            in[0].shape[0] = out.shape[0] = m;
+            DT_ASSERT_OK(
+                dti_linear_backward_x_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
+            DT_ASSERT(memcmp(y, all, (size_t)(m * N) * sizeof(float)) == 0);
+        }
+        in[0].shape[0] = M;
+        for (int i = 0; i < 2; i++) kt_release(&in[i]);
+        dti_cpu_destroy(&cpu);
+    }
 }
 
 DT_TEST(kernels_linear, nothing_to_sum_gives_the_bias)
@@ -227,8 +226,7 @@ static void expect_rows_alone_everywhere(linear_shape s)
 {
     for (int isa = 0; isa <= (int)dti_isa_detect(); isa++)
         for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
-            if (s.m < 32 || kt_floats[t] != DT_F32 || isa < DTI_ISA_AVX512) /* else on panels */
-                expect_rows_alone((dti_isa)isa, kt_floats[t], s);
+            expect_rows_alone((dti_isa)isa, kt_floats[t], s);
 }
 
 DT_TEST(kernels_linear, a_row_does_not_depend_on_its_neighbours)

@@ -57,16 +57,15 @@ static inline vf part_of_f16(const uint16_t *p, int h)
 #define FN(name)       name##_of_f16
 #include "dtensor/kernels/cpu/dots.inc.c"
 
-#define OPS(dtype, most)                                                                    \
-    {                                                                                       \
-        .rows = R_MAX, .outputs = O_MAX, .columns = COLUMNS, .x_bytes = sizeof(float),      \
-        .depth_bytes = R_MAX > 4 ? 8192 : 4096, .lane_bytes = sizeof(vf), .max_rows = most, \
-        .pack = pack_of_##dtype, .multiply = multiply_of_##dtype,                           \
+#define OPS(dtype)                                                                                 \
+    {                                                                                              \
+        .rows = R_MAX, .outputs = O_MAX, .columns = COLUMNS, .x_bytes = sizeof(float),             \
+        .depth_bytes = R_MAX > 4 ? 8192 : 4096, .lane_bytes = sizeof(vf), .pack = pack_of_##dtype, \
+        .multiply = multiply_of_##dtype,                                                           \
     }
 
-/* Many rows of f32 are still those of panels with AVX-512. */
 const dti_dots_ops DT_DOTS[DTI_N_DOTS_DTYPES] = {
-    [DT_F32] = OPS(f32, DT_SIMD == 512 ? 31 : 0),
-    [DT_BF16] = OPS(bf16, 0),
-    [DT_F16] = OPS(f16, 0),
+    [DT_F32] = OPS(f32),
+    [DT_BF16] = OPS(bf16),
+    [DT_F16] = OPS(f16),
 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * y[m, o] = sum_i x[m, i] w[o, i] (+ bias[o]); x [M, I], w [O, I] row-major, bias [O], y [M, O] of
- * the model's dtype or f32. Sums in f32, in an order that depends on the instruction set (f32
- * with AVX-512: also on M < 32 or not) alone: a row's bits are the same among any rows, on any
- * number of threads, and where O is split over ranks; splitting I changes them. */
+ * the model's dtype or f32. Sums in f32, in an order that depends on the instruction set alone:
+ * a row's bits are the same among any rows, on any number of threads, and where O is split over
+ * ranks; splitting I changes them. */
 #include "dtensor/kernels/cpu/linear.h"
 
 enum { BLOCK = 512 }; /* floats that pass through level 1 */
