@@ -11,6 +11,14 @@
 
 enum { MOST = 20000 };
 
+static float float_of_bits(uint32_t bits)
+{
+    float x;
+
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 static const int64_t sizes[] = { 0, 1, 7, 31, 33, 250, 4099 };
 
 /* --- on every instruction set, with 1, 2 and 3 threads ---------------------------------------- */
@@ -43,7 +51,7 @@ typedef struct values {
 typedef struct step_case {
     rule rule;
     dt_dtype dtype;
-    bool master;
+    bool master, random;
     int64_t n;
     dti_adamw_attr adamw;
     dti_sgd_attr sgd;
@@ -89,6 +97,34 @@ static float any_value(uint32_t *state, int64_t i)
     return i % 11 == 3 ? odd[i / 11 % 8] : (float)kt_value(KT_MIXED, state);
 }
 
+/* Rows of ROW of a parameter with rows of 100, from element 5 on; three elements come before. */
+enum { ROW = 70, SKIPPED = 3 };
+
+static uint32_t word_of(const step_case *c, int64_t i)
+{
+    const dt_random key = c->adamw.rounding.key;
+    const int64_t global = 5 + (SKIPPED + i) / ROW * 100 + (SKIPPED + i) % ROW;
+    uint32_t w[4] = { (uint32_t)(global / 4), 0, (uint32_t)key.stream,
+                      (uint32_t)(key.stream >> 32) };
+
+    dti_philox(w, (uint32_t)key.seed, (uint32_t)(key.seed >> 32));
+    return w[global % 4];
+}
+
+/* Up as often as 24 random bits lie below the distance from the number below, in units. */
+static float shaken(dt_dtype dtype, float x, uint32_t word)
+{
+    const uint32_t bits = dti_bits_of_float(x), units = dtype == DT_BF16 ? 1u << 16 : 1u << 13;
+    const double size = fabs((double)x), u = (word >> 8) * 0x1p-24;
+    double whole = floor(size * 0x1p24);
+
+    if (!isfinite(x)) return x;
+    if (dtype == DT_BF16 || size >= 0x1p-14)
+        return float_of_bits((bits + (uint32_t)(u * units)) & (0u - units));
+    whole += u < size * 0x1p24 - whole;
+    return (float)copysign(whole * 0x1p-24, (double)x);
+}
+
 static void fill_case(step_case *c)
 {
     uint32_t state = 77;
@@ -106,6 +142,7 @@ static void fill_case(step_case *c)
             plain_adamw(&c->adamw, y->g, &y->m, &y->v, p);
         else
             plain_sgd(&c->sgd, y->g, &y->m, p);
+        if (c->random) *p = shaken(c->dtype, *p, word_of(c, i));
         y->p = (float)kt_round(c->dtype, (double)*p);
     }
 }
@@ -158,10 +195,14 @@ static void run_step_case(dti_cpu *cpu, void *arg)
     for (int i = 0; i < args.n_in; i++) kt_release(&in[i]);
 }
 
-static void run_step_cases(rule which, bool first)
+static void run_step_cases(rule which, bool first, bool random)
 {
     static values before[MOST], want[MOST];
-    step_case c = { .rule = which, .before = before, .want = want };
+    const dti_step_rounding rounding = { .stochastic = random,
+                                         .key = { 0x123456789abcdef0u, 0xfedcba9876543210u },
+                                         .where = {
+                                             2, SKIPPED, 5, { MOST / ROW, ROW }, { 100, 1 } } };
+    step_case c = { .rule = which, .random = random, .before = before, .want = want };
 
     c.adamw = (dti_adamw_attr){ .scale = 0.7f,
                                 .decay = 0.999f,
@@ -179,8 +220,9 @@ static void run_step_cases(rule which, bool first)
                             .has_momentum = which != SGD,
                             .first = first,
                             .nesterov = which == NESTEROV };
-    for (int t = 0; t < 3; t++)
-        for (int master = 0; master < (t == 0 ? 1 : 2); master++)
+    c.adamw.rounding = c.sgd.rounding = rounding;
+    for (int t = random; t < 3; t++)
+        for (int master = 0; master < (t == 0 || random ? 1 : 2); master++)
             for (size_t s = 0; s < DT_COUNT(sizes); s++) {
                 c.dtype = kt_floats[t];
                 c.master = c.sgd.has_master = master != 0;
@@ -192,16 +234,22 @@ static void run_step_cases(rule which, bool first)
 
 DT_TEST(kernels_steps, adamw_has_the_bits_of_a_plain_loop)
 {
-    run_step_cases(ADAMW, false);
-    run_step_cases(ADAMW, true);
+    run_step_cases(ADAMW, false, false);
+    run_step_cases(ADAMW, true, false);
 }
 
 DT_TEST(kernels_steps, sgd_has_the_bits_of_a_plain_loop)
 {
     for (rule r = SGD; r < N_RULES; r++) {
-        run_step_cases(r, false);
-        run_step_cases(r, true);
+        run_step_cases(r, false, false);
+        run_step_cases(r, true, false);
     }
+}
+
+DT_TEST(kernels_steps, rounding_at_random_has_the_bits_of_a_plain_loop)
+{
+    run_step_cases(ADAMW, false, true);
+    run_step_cases(MOMENTUM, false, true);
 }
 
 /* --- sums of squares -------------------------------------------------------------------------- */
@@ -271,14 +319,6 @@ static void run_square_case(dti_cpu *cpu, void *arg)
     DT_ASSERT_EQ_INT(digits[DTI_DIGITS_BAD], c->bad);
     DT_ASSERT_EQ_INT(bad[0], c->bad);
     DT_ASSERT_EQ_INT(bad[1], c->first);
-}
-
-static float float_of_bits(uint32_t bits)
-{
-    float x;
-
-    memcpy(&x, &bits, sizeof x);
-    return x;
 }
 
 static float uniform_value(int64_t i, uint32_t *state)

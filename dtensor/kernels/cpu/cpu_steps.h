@@ -9,14 +9,14 @@
 #include "dtensor/kernels/digits.h"
 #include "dtensor/kernels/step_attrs.h"
 
-/* n neighbours. master, first, second: or NULL. u: uniform numbers on a grid of 2^-24 by which p is
- * rounded; NULL: to nearest. */
+/* n neighbours, number `global` and on of the parameter. master, first, second: or NULL. key: of
+ * the uniform numbers on a grid of 2^-24 by which p is rounded; NULL: to nearest. */
 typedef struct dti_step_run {
     const float *g;
     void *p;
     float *master, *first, *second;
-    const float *u;
-    int64_t n;
+    const dt_random *key;
+    int64_t global, n;
     dt_dtype dtype; /* of p */
 } dti_step_run;
 

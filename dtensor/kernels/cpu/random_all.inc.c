@@ -1,82 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random values with the vectors of one instruction set. A lane is a block: its four words lie in
- * four vectors. The arithmetic is that of random.h, operation by operation, and so are the bits.
+ * Random values with the vectors of one instruction set. The arithmetic is that of random.h,
+ * operation by operation, and so are the bits.
  * Defined by the includer: DT_SIMD, and DT_RANDOM, the name of the function. */
 #include "dtensor/kernels/cpu/cpu_random.h"
-#include "dtensor/kernels/cpu/simd.inc.c"
+#include "dtensor/kernels/cpu/philox.inc.c"
 #include "dtensor/kernels/random_fill.h"
-
-#if DT_SIMD == 128 && defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
-/* High and low half of 32 x 32 bits. */
-static inline void multiply(vu a, uint32_t m, vu *high, vu *low)
-{
-#if DT_SIMD == 512
-    const __m512i mm = _mm512_set1_epi64(m);
-    const __m512i even = _mm512_mul_epu32((__m512i)a, mm);
-    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), mm);
-
-    *high = (vu)_mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
-    *low = (vu)_mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
-#elif DT_SIMD == 256
-    const __m256i mm = _mm256_set1_epi64x(m);
-    const __m256i even = _mm256_mul_epu32((__m256i)a, mm);
-    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)a, 32), mm);
-
-    *high = (vu)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
-    *low = (vu)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
-#elif defined(__SSE2__)
-    const __m128i mm = _mm_set1_epi64x(m), upper = _mm_set1_epi64x(-0x100000000);
-    const __m128i even = _mm_mul_epu32((__m128i)a, mm);
-    const __m128i odd = _mm_mul_epu32(_mm_srli_epi64((__m128i)a, 32), mm);
-
-    *high = (vu)_mm_or_si128(_mm_srli_epi64(even, 32), _mm_and_si128(odd, upper));
-    *low = (vu)_mm_or_si128(_mm_andnot_si128(upper, even), _mm_slli_epi64(odd, 32));
-#else
-    for (int i = 0; i < VW; i++) {
-        const uint64_t product = (uint64_t)a[i] * m;
-        (*high)[i] = (uint32_t)(product >> 32);
-        (*low)[i] = (uint32_t)product;
-    }
-#endif
-}
 
 static inline vu vu_set(uint32_t x)
 {
     return x - (vu){ 0 };
-}
-
-/* Which block a lane has: lane i of quarter k is block i VW / 4 + k, so that a transpose within
- * quarters of vectors puts elements in order. */
-static inline int block_of(int lane)
-{
-    return lane % 4 * (VW / 4) + lane / 4;
-}
-
-/* The words of blocks first .. first + VW - 1. */
-static inline void philox(dt_random key, uint64_t first, vu w[4])
-{
-    uint32_t k0 = (uint32_t)key.seed, k1 = (uint32_t)(key.seed >> 32);
-    vu high0 = { 0 }, low0 = { 0 }, high2 = { 0 }, low2 = { 0 }, block = { 0 };
-
-    for (int l = 0; l < VW; l++) block[l] = (uint32_t)block_of(l);
-    w[0] = (uint32_t)first + block;
-    w[1] = (uint32_t)(first >> 32) - (vu)(w[0] < block); /* the carry */
-    w[2] = vu_set((uint32_t)key.stream);
-    w[3] = vu_set((uint32_t)(key.stream >> 32));
-    for (int i = 0; i < 10; i++) {
-        multiply(w[0], 0xD2511F53u, &high0, &low0);
-        multiply(w[2], 0xCD9E8D57u, &high2, &low2);
-        w[0] = high2 ^ w[1] ^ k0;
-        w[1] = low2;
-        w[2] = high0 ^ w[3] ^ k1;
-        w[3] = low0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
 }
 
 /* --- f32, f16, bf16: a word per element ------------------------------------------------------- */
@@ -118,13 +51,13 @@ static inline void normal(vu w0, vu w1, vf *z0, vf *z1)
 
 /* Values of the 4 VW elements from 4 first on, before their order: z[j] has elements j, 4 + j, ...
  */
-static inline void values_of(const dti_random_fill *f, uint64_t first, vf z[4])
+static inline void values_of(const dti_random_fill *f, const rounds *r, uint64_t first, vf z[4])
 {
     const int bits = f->dtype == DT_F32 ? 24 : f->dtype == DT_F16 ? 11 : 8;
     const float shift = (float)f->shift, scale = (float)f->scale;
     vu w[4];
 
-    philox(f->key, first, w);
+    philox(r, first, w);
     if (f->kind == DTI_RANDOM_UNIFORM) {
         const vf grid = (vf)vu_set((uint32_t)(127 - bits) << 23); /* 2^-bits */
         for (int j = 0; j < 4; j++) z[j] = vf_of_signed((vi)(w[j] >> (32 - bits))) * grid;
@@ -133,37 +66,6 @@ static inline void values_of(const dti_random_fill *f, uint64_t first, vf z[4])
         normal(w[2], w[3], &z[2], &z[3]);
     }
     for (int j = 0; j < 4; j++) z[j] = shift + scale * z[j];
-}
-
-/* Four vectors, of element 0, 1, 2, 3 of all blocks, to the elements of the first VW / 4 blocks, of
- * the next, ... */
-static inline void transpose(vf z[4])
-{
-#if DT_SIMD == 512
-    const __m512 a = _mm512_unpacklo_ps((__m512)z[0], (__m512)z[1]);
-    const __m512 b = _mm512_unpackhi_ps((__m512)z[0], (__m512)z[1]);
-    const __m512 c = _mm512_unpacklo_ps((__m512)z[2], (__m512)z[3]);
-    const __m512 d = _mm512_unpackhi_ps((__m512)z[2], (__m512)z[3]);
-
-    z[0] = (vf)_mm512_unpacklo_pd((__m512d)a, (__m512d)c);
-    z[1] = (vf)_mm512_unpackhi_pd((__m512d)a, (__m512d)c);
-    z[2] = (vf)_mm512_unpacklo_pd((__m512d)b, (__m512d)d);
-    z[3] = (vf)_mm512_unpackhi_pd((__m512d)b, (__m512d)d);
-#elif DT_SIMD == 256
-    const __m256 a = _mm256_unpacklo_ps((__m256)z[0], (__m256)z[1]);
-    const __m256 b = _mm256_unpackhi_ps((__m256)z[0], (__m256)z[1]);
-    const __m256 c = _mm256_unpacklo_ps((__m256)z[2], (__m256)z[3]);
-    const __m256 d = _mm256_unpackhi_ps((__m256)z[2], (__m256)z[3]);
-
-    z[0] = (vf)_mm256_unpacklo_pd((__m256d)a, (__m256d)c);
-    z[1] = (vf)_mm256_unpackhi_pd((__m256d)a, (__m256d)c);
-    z[2] = (vf)_mm256_unpacklo_pd((__m256d)b, (__m256d)d);
-    z[3] = (vf)_mm256_unpackhi_pd((__m256d)b, (__m256d)d);
-#else
-    const vf a = z[0], b = z[1], c = z[2], d = z[3];
-
-    for (int i = 0; i < 4; i++) z[i] = (vf){ a[i], b[i], c[i], d[i] };
-#endif
 }
 
 /* In the order of elements, to f's dtype. */
@@ -183,12 +85,13 @@ static inline void store(const dti_random_fill *f, char *to, vf z[4])
 static void run_f32(const dti_random_fill *f, char *to, int64_t first, int64_t n)
 {
     const int64_t bytes = (int64_t)dt_dtype_size(f->dtype);
+    const rounds r = rounds_of(f->key);
     char part[4 * VW * sizeof(float)];
     vf z[4];
 
     while (n > 0) {
         const int64_t skip = first % 4, have = 4 * VW - skip, take = n < have ? n : have;
-        values_of(f, (uint64_t)first / 4, z);
+        values_of(f, &r, (uint64_t)first / 4, z);
         if (take == 4 * VW) {
             store(f, to, z);
         } else {
@@ -231,13 +134,14 @@ static void store_block(const dti_random_fill *f, const uint32_t w[4], int odd, 
 
 static void run_pairs(const dti_random_fill *f, void *to, int64_t first, int64_t n)
 {
+    const rounds r = rounds_of(f->key);
     vu w[4] = { { 0 } };
     uint32_t words[VW][4];
 
     for (int64_t i = 0, done = 0; done < n; i = (i + 1) % VW) {
         const int odd = (int)((first + done) % 2), take = odd || done + 1 == n ? 1 : 2;
         if (i == 0) {
-            philox(f->key, (uint64_t)(first + done) / 2, w);
+            philox(&r, (uint64_t)(first + done) / 2, w);
             for (int j = 0; j < 4; j++)
                 for (int l = 0; l < VW; l++) words[block_of(l)][j] = w[j][l];
         }

@@ -4,10 +4,7 @@
  * split but those of whole numbers, so the number of workers changes nothing. */
 #include "dtensor/kernels/cpu/cpu_internal.h"
 
-enum {
-    GRAIN = 1024,
-    SHAKEN = 512 /* uniform numbers at a time */
-};
+enum { GRAIN = 1024 };
 
 typedef struct step_job {
     const dti_cpu *cpu;
@@ -22,7 +19,8 @@ static float *from(float *p, int64_t i)
     return p != NULL ? p + i : NULL;
 }
 
-static void step_run(const step_job *j, int64_t begin, int64_t n, const float *u)
+static void step_run(const step_job *j, int64_t begin, int64_t n, const dt_random *key,
+                     int64_t global)
 {
     const dti_step_run *w = &j->whole;
     const dti_step_run run = { .g = w->g + begin,
@@ -30,7 +28,8 @@ static void step_run(const step_job *j, int64_t begin, int64_t n, const float *u
                                .master = from(w->master, begin),
                                .first = from(w->first, begin),
                                .second = from(w->second, begin),
-                               .u = u,
+                               .key = key,
+                               .global = global,
                                .n = n,
                                .dtype = w->dtype };
 
@@ -43,24 +42,18 @@ static void step_run(const step_job *j, int64_t begin, int64_t n, const float *u
 static void step_share(void *arg, int worker, int n_workers)
 {
     const step_job *j = arg;
-    const dti_random_fill uniform = {
-        .kind = DTI_RANDOM_UNIFORM, .dtype = DT_F32, .key = j->rounding->key, .scale = 1.0
-    };
-    _Alignas(64) float u[SHAKEN];
     int64_t begin, end;
 
     dti_pool_share(j->whole.n, GRAIN, worker, n_workers, &begin, &end);
     if (!j->rounding->stochastic) {
-        step_run(j, begin, end - begin, NULL);
+        step_run(j, begin, end - begin, NULL, 0);
         return;
     }
     while (begin < end) {
         int64_t left;
         const int64_t global = dti_step_global(&j->rounding->where, begin, &left);
-        int64_t n = left < end - begin ? left : end - begin;
-        if (n > SHAKEN) n = SHAKEN;
-        j->cpu->random(&uniform, u, global, n);
-        step_run(j, begin, n, u);
+        const int64_t n = left < end - begin ? left : end - begin;
+        step_run(j, begin, n, &j->rounding->key, global);
         begin += n;
     }
 }

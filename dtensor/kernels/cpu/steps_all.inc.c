@@ -3,7 +3,7 @@
  * The loops of an optimizer's step with the vectors of one instruction set. Before including,
  * define DT_SIMD, and DT_STEPS, the name of the table. */
 #include "dtensor/kernels/cpu/cpu_steps.h"
-#include "dtensor/kernels/cpu/simd.inc.c"
+#include "dtensor/kernels/cpu/philox.inc.c"
 
 #define INLINE  static inline __attribute__((always_inline))
 #define FORMULA INLINE
@@ -11,29 +11,40 @@
 #define SQRT(x) vf_sqrt(x)
 #include "dtensor/kernels/step_elements.inc.c"
 
-/* --- rounding by a uniform number ------------------------------------------------------------- */
+/* --- rounding by a uniform number, the upper 24 bits of a word -------------------------------- */
 
-/* Towards zero, after adding what is below one unit: u of the distance to the next. Infinities and
- * NaNs stay. */
-INLINE vf shaken(vf v, vf u, uint32_t units)
+/* Towards zero, after adding what is below one unit of 2^bits: so much of the distance to the next.
+ * Infinities and NaNs stay. */
+INLINE vf shaken(vf v, vu word, int bits)
 {
-    const vu bits = (vu)v;
-    const vu more = (vu) __builtin_convertvector(u * (float)units, vi);
-    const vi finite = (vi)(bits & 0x7f800000u) != 0x7f800000;
+    const vu all = (vu)v, more = word >> (32 - bits);
+    const vi finite = (vi)(all & 0x7f800000u) != 0x7f800000;
 
-    return vf_select(finite, (vf)((bits + more) & (0u - units)), v);
+    return vf_select(finite, (vf)((all + more) & (0u - (1u << bits))), v);
 }
 
 /* Below 2^-14 neighbours of f16 lie 2^-24 apart, whatever the exponent is. */
-INLINE vf shaken_f16(vf v, vf u)
+INLINE vf shaken_f16(vf v, vu word)
 {
     const vf size = (vf)((vu)v & 0x7fffffffu);
     const vf scaled = vf_select(size < 0x1p-14f, size, vf_set(0.0f)) * 0x1p24f;
     const vf whole = __builtin_convertvector(__builtin_convertvector(scaled, vi), vf);
+    const vf u = __builtin_convertvector((vi)(word >> 8), vf) * 0x1p-24f;
     const vf up = vf_select(u < scaled - whole, vf_set(0x1p-24f), vf_set(0.0f));
     const vf small = (vf)((vu)(whole * 0x1p-24f + up) | ((vu)v & 0x80000000u));
 
-    return vf_select(size < 0x1p-14f, small, shaken(v, u, 1u << 13));
+    return vf_select(size < 0x1p-14f, small, shaken(v, word, 13));
+}
+
+/* Words of elements 4 block .. 4 block + 4 VW - 1, in their order. */
+INLINE void draw(const rounds *key, int64_t block, vu w[4])
+{
+    vf z[4];
+
+    philox(key, (uint64_t)block, w);
+    memcpy(z, w, sizeof z);
+    transpose(z);
+    memcpy(w, z, sizeof z);
 }
 
 /* --- steps ------------------------------------------------------------------------------------ */
@@ -52,88 +63,117 @@ INLINE vf load_param(const dti_step_run *r, kind k, int64_t i, int64_t left)
     return k.dtype == DT_BF16 ? vf_of_bf16(h) : vf_of_f16(h);
 }
 
-INLINE void store_param(const dti_step_run *r, kind k, vf p, int64_t i, int64_t left)
+INLINE void store_param(const dti_step_run *r, kind k, vf p, vu word, int64_t i, int64_t left)
 {
     if (k.master) store_f32(r->master + i, p, left);
     if (k.dtype == DT_F32) {
         store_f32((float *)r->p + i, p, left);
         return;
     }
-    if (k.stochastic) {
-        const vf u = load_f32(r->u + i, left);
-        p = k.dtype == DT_BF16 ? shaken(p, u, 1u << 16) : shaken_f16(p, u);
-    }
+    if (k.stochastic) p = k.dtype == DT_BF16 ? shaken(p, word, 16) : shaken_f16(p, word);
     store_half((uint16_t *)r->p + i, k.dtype == DT_BF16 ? bf16_of_vf(p) : f16_of_vf(p), left);
 }
 
-INLINE void adamw_part(const dti_adamw_attr *a, const dti_step_run *r, kind k, int64_t i,
+/* Elements i .. i + left - 1, at most a vector of them, and their words. */
+typedef void (*part_fn)(const void *attr, const dti_step_run *r, kind k, vu word, int64_t i,
+                        int64_t left);
+
+INLINE void adamw_part(const void *attr, const dti_step_run *r, kind k, vu word, int64_t i,
                        int64_t left)
 {
     vf m = load_f32(r->first + i, left), v = load_f32(r->second + i, left);
     vf p = load_param(r, k, i, left);
 
-    adamw_element(a, load_f32(r->g + i, left), &m, &v, &p);
+    adamw_element(attr, load_f32(r->g + i, left), &m, &v, &p);
     store_f32(r->first + i, m, left);
     store_f32(r->second + i, v, left);
-    store_param(r, k, p, i, left);
+    store_param(r, k, p, word, i, left);
 }
 
-INLINE void adamw_of(const dti_adamw_attr *a, const dti_step_run *r, kind k)
+INLINE void sgd_part(const void *attr, const dti_step_run *r, kind k, vu word, int64_t i,
+                     int64_t left)
 {
-    int64_t i = 0;
-
-    for (; i + VW <= r->n; i += VW) adamw_part(a, r, k, i, VW);
-    if (i < r->n) adamw_part(a, r, k, i, r->n - i);
-}
-
-INLINE void sgd_part(const dti_sgd_attr *a, const dti_step_run *r, kind k, int64_t i, int64_t left)
-{
+    const dti_sgd_attr *a = attr;
     vf b = { 0 }, p = load_param(r, k, i, left);
 
     if (a->has_momentum && !a->first) b = load_f32(r->first + i, left);
     sgd_element(a, load_f32(r->g + i, left), &b, &p);
     if (a->has_momentum) store_f32(r->first + i, b, left);
-    store_param(r, k, p, i, left);
+    store_param(r, k, p, word, i, left);
 }
 
-INLINE void sgd_of(const dti_sgd_attr *a, const dti_step_run *r, kind k)
+/* Elements i .. i + n - 1, which lie in VW blocks of four. */
+INLINE void few_shaken(part_fn part, const void *attr, const dti_step_run *r, const rounds *key,
+                       kind k, int64_t i, int64_t n)
 {
-    int64_t i = 0;
+    const int64_t at = r->global + i;
+    float words[5 * VW] = { 0 };
+    vu w[4];
 
-    for (; i + VW <= r->n; i += VW) sgd_part(a, r, k, i, VW);
-    if (i < r->n) sgd_part(a, r, k, i, r->n - i);
+    if (n == 0) return;
+    draw(key, at / 4, w);
+    memcpy(words, w, sizeof w);
+    for (int64_t j = 0; j < n; j += VW)
+        part(attr, r, k, (vu)vf_load(words + at % 4 + j), i + j, n - j < VW ? n - j : VW);
 }
 
-#define BY_KIND(step, a, r)                              \
-    switch ((r)->dtype) {                                \
-    case DT_F32:                                         \
-        step(a, r, (kind){ DT_F32, false, false });      \
-        return;                                          \
-    case DT_BF16:                                        \
-        if ((r)->master != NULL)                         \
-            step(a, r, (kind){ DT_BF16, true, false });  \
-        else if ((r)->u != NULL)                         \
-            step(a, r, (kind){ DT_BF16, false, true });  \
-        else                                             \
-            step(a, r, (kind){ DT_BF16, false, false }); \
-        return;                                          \
-    default:                                             \
-        if ((r)->master != NULL)                         \
-            step(a, r, (kind){ DT_F16, true, false });   \
-        else if ((r)->u != NULL)                         \
-            step(a, r, (kind){ DT_F16, false, true });   \
-        else                                             \
-            step(a, r, (kind){ DT_F16, false, false });  \
+/* The next words are drawn while a part divides. Where this ends. */
+INLINE int64_t all_shaken(part_fn part, const void *attr, const dti_step_run *r, kind k)
+{
+    const rounds key = rounds_of(*r->key);
+    int64_t i = -r->global & 3;
+    vu w[4], next[4];
+
+    if (i > r->n) i = r->n;
+    few_shaken(part, attr, r, &key, k, 0, i);
+    draw(&key, (r->global + i) / 4, w);
+    for (; i + 4 * VW <= r->n; i += 4 * VW) {
+        draw(&key, (r->global + i) / 4 + VW, next);
+        for (int j = 0; j < 4; j++) part(attr, r, k, w[j], i + j * VW, VW);
+        memcpy(w, next, sizeof w);
+    }
+    few_shaken(part, attr, r, &key, k, i, r->n - i);
+    return r->n;
+}
+
+INLINE void step_of(part_fn part, const void *attr, const dti_step_run *r, kind k)
+{
+    int64_t i = k.stochastic ? all_shaken(part, attr, r, k) : 0;
+
+    for (; i + VW <= r->n; i += VW) part(attr, r, k, (vu){ 0 }, i, VW);
+    if (i < r->n) part(attr, r, k, (vu){ 0 }, i, r->n - i);
+}
+
+#define BY_KIND(part, a, r)                                       \
+    switch ((r)->dtype) {                                         \
+    case DT_F32:                                                  \
+        step_of(part, a, r, (kind){ DT_F32, false, false });      \
+        return;                                                   \
+    case DT_BF16:                                                 \
+        if ((r)->master != NULL)                                  \
+            step_of(part, a, r, (kind){ DT_BF16, true, false });  \
+        else if ((r)->key != NULL)                                \
+            step_of(part, a, r, (kind){ DT_BF16, false, true });  \
+        else                                                      \
+            step_of(part, a, r, (kind){ DT_BF16, false, false }); \
+        return;                                                   \
+    default:                                                      \
+        if ((r)->master != NULL)                                  \
+            step_of(part, a, r, (kind){ DT_F16, true, false });   \
+        else if ((r)->key != NULL)                                \
+            step_of(part, a, r, (kind){ DT_F16, false, true });   \
+        else                                                      \
+            step_of(part, a, r, (kind){ DT_F16, false, false });  \
     }
 
 static void adamw(const dti_adamw_attr *a, const dti_step_run *r)
 {
-    BY_KIND(adamw_of, a, r)
+    BY_KIND(adamw_part, a, r)
 }
 
 static void sgd(const dti_sgd_attr *a, const dti_step_run *r)
 {
-    BY_KIND(sgd_of, a, r)
+    BY_KIND(sgd_part, a, r)
 }
 
 /* --- sums of squares -------------------------------------------------------------------------- */
