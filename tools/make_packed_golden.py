@@ -8,8 +8,11 @@ packed ones again, computed with attn_implementation="eager" in float32 on the C
     prompt       I64 [T]
     logits_f32   F32 [T, V]
 
-compressed-tensors packs what has its name; "fp8", "gptq" and "awq" are packed here, by the formulas of their
-layouts, with zero points at both ends, blocks that end short, and scales of float16.
+compressed-tensors packs what has its name, and Transformers loads these folders, but those with zero points and with
+rounded activations: its logits have to be those that are written. "transformers", "auto_gptq" and "autoawq" are packed and unpacked by those packages' own functions on the
+CPU (their models want a GPU): Fp8Quantize and Fp8Dequantize, QuantLinear of qlinear_cuda_old, WQLinear_GEMM. "fp8",
+"gptq" and "awq" are packed here, by the formulas of their layouts, with what packages do not make: zero points at
+both ends, blocks that end short, outputs that 32 does not divide.
 
 Run, from the repository root (seconds; a name makes that fixture alone):
 
@@ -18,15 +21,19 @@ Run, from the repository root (seconds; a name makes that fixture alone):
 --check FOLDER compares a folder of packed weights that dtensor has saved with another, --like, that
 it was loaded from: both unpacked by compressed-tensors, layer by layer.
 
-Needs torch, transformers, safetensors and compressed-tensors (0.20 made what is committed).
+Needs torch, transformers (5.23), safetensors and compressed-tensors (0.20); auto-gptq (0.7.1) and autoawq (0.2.9)
+without their dependencies (pip install --no-deps) for what is packed by them.
 """
 
 import argparse
+import importlib
+import importlib.util
 import json
 import os
 import re
 import shutil
 import sys
+import types
 
 import torch
 from compressed_tensors.compressors.base import BaseCompressor
@@ -38,6 +45,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config
 LLAMA = (LlamaConfig, {
     "vocab_size": 120, "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2,
     "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16,
+    "max_position_embeddings": 64, "tie_word_embeddings": False, "rms_norm_eps": 1e-5})
+SMALL = (LlamaConfig, {
+    "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
     "max_position_embeddings": 64, "tie_word_embeddings": False, "rms_norm_eps": 1e-5})
 PHI3 = (Phi3Config, {
     "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -70,8 +81,18 @@ FIXTURES = {
     "llama_awq": (LLAMA, torch.float32, "awq",
                   {"bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
                   ["model.layers.1.mlp"]),
+    "small_fp8_transformers": (SMALL, torch.float32, "transformers",
+                               {"weight_block_size": [16, 32], "activation_scheme": "dynamic"}, []),
+    "small_gptq4_auto_gptq": (SMALL, torch.float32, "auto_gptq",
+                              {"bits": 4, "group_size": 32, "desc_act": False, "sym": False}, []),
+    "small_gptq8_auto_gptq": (SMALL, torch.float32, "auto_gptq",
+                              {"bits": 8, "group_size": 16, "desc_act": False, "sym": True}, []),
+    "small_awq_autoawq": (SMALL, torch.float32, "autoawq",
+                          {"bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
+                          ["model.layers.0.mlp"]),
 }
-OWN = {"fp8", "gptq", "awq"}
+OWN = {"fp8": "fp8", "gptq": "gptq", "awq": "awq",
+       "transformers": "fp8", "auto_gptq": "gptq", "autoawq": "awq"} # and its quant_method
 TOKENS = 11
 
 
@@ -134,16 +155,94 @@ def pack_awq(name, weight, said):
     }, values
 
 
+# --- formats that packages pack ----------------------------------------------------------------
+
+
+def alone(name):
+    """A module of a package whose __init__ wants what is not there."""
+    parts = name.split(".")
+    for i in range(1, len(parts)):
+        parent = ".".join(parts[:i])
+        if parent in sys.modules:
+            continue
+        module = types.ModuleType(parent)
+        if i == 1:
+            module.__path__ = list(importlib.util.find_spec(parent).submodule_search_locations)
+        else:
+            above = sys.modules[".".join(parts[:i - 1])]
+            module.__path__ = [os.path.join(p, parts[i - 1]) for p in above.__path__]
+        sys.modules[parent] = module
+    return importlib.import_module(name)
+
+
+def pack_transformers(name, weight, said):
+    from transformers import FineGrainedFP8Config
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
+    config = FineGrainedFP8Config(weight_block_size=tuple(said["weight_block_size"]))
+    quantizer = types.SimpleNamespace(quantization_config=config)
+    packed = Fp8Quantize(quantizer).convert({name + ".weight": weight})
+    codes, scale = packed[name + ".weight"], packed[name + ".weight_scale_inv"]
+    return packed, Fp8Dequantize(quantizer)._dequantize_one(codes, scale)
+
+
+def parameters(weight, said):
+    """Scales and zero points [outputs, groups] of bits of codes, as a quantizer would find them."""
+    parts = weight.reshape(weight.shape[0], -1, said["group_size"])
+    low, high, last = parts.amin(-1).clamp(max=0), parts.amax(-1).clamp(min=0), 2 ** said["bits"] - 1
+    if said.get("sym"):
+        scale = 2 * torch.maximum(-low, high) / last
+        return scale, torch.full_like(scale, (last + 1) // 2)
+    scale = ((high - low) / last).half().float()
+    return scale, (-low / scale).round().clamp(1, last) # stored less one, or as it is
+
+
+def rounded(weight, scale, zero, said):
+    """What codes will stand for: functions of packages round, but do not clamp."""
+    parts = weight.reshape(weight.shape[0], -1, said["group_size"])
+    codes = (parts / scale[..., None] + zero[..., None]).round().clamp(0, 2 ** said["bits"] - 1)
+    return ((codes - zero[..., None]) * scale[..., None]).reshape(weight.shape)
+
+
+def linear_of(weight):
+    linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    linear.weight.data = weight
+    return linear
+
+
+def pack_auto_gptq(name, weight, said):
+    gptq = alone("auto_gptq.nn_modules.qlinear.qlinear_cuda_old")
+    scale, zero = parameters(weight, said)
+    module = gptq.QuantLinear(said["bits"], said["group_size"], weight.shape[1], weight.shape[0], False)
+    module.pack(linear_of(rounded(weight, scale, zero, said)), scale.clone(), zero.clone(), None)
+    order = torch.arange(weight.shape[1], dtype=torch.int32) // said["group_size"]
+    state = {"qweight": module.qweight, "qzeros": module.qzeros, "scales": module.scales.half(),
+             "g_idx": order}
+    module.scales = state["scales"].float()
+    values = module(torch.eye(weight.shape[1])).t().contiguous()
+    return {f"{name}.{k}": v for k, v in state.items()}, values
+
+
+def pack_autoawq(name, weight, said):
+    gemm = alone("awq.modules.linear.gemm")
+    scale, zero = parameters(weight, said)
+    module = gemm.WQLinear_GEMM.from_linear(
+        linear_of(rounded(weight, scale, zero, said)), said["bits"], said["group_size"],
+        scales=scale.t().contiguous(), zeros=zero.t().contiguous())
+    values = gemm.dequantize_gemm(module.qweight, module.qzeros, module.scales.float(),
+                                  said["bits"], said["group_size"])
+    return {f"{name}.{k}": getattr(module, k) for k in ("qweight", "qzeros", "scales")}, values.t()
+
+
 def pack_own(model, method, said, ignore):
     tensors = {k: v.clone() for k, v in model.state_dict().items()}
-    packer = {"fp8": pack_fp8, "gptq": pack_gptq, "awq": pack_awq}[method]
+    packer = globals()["pack_" + method]
     for name, module in model.named_modules():
         listed = any(name == i or name.startswith(i + ".") for i in ignore + ["lm_head"])
         if not isinstance(module, torch.nn.Linear) or listed:
             continue
         packed, values = packer(name, tensors.pop(name + ".weight"), said)
-        tensors.update(packed)
-        module.weight.data = values
+        tensors.update({k: v.contiguous() for k, v in packed.items()})
+        module.weight.data = values.contiguous()
     return tensors
 
 
@@ -204,7 +303,7 @@ def make(name, root):
     with open(path) as f:
         written = json.load(f)
     activations = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}
-    written["quantization_config"] = {"quant_method": form, **said}
+    written["quantization_config"] = {"quant_method": OWN.get(form), **said}
     if ignore and form in OWN:
         written["quantization_config"]["modules_to_not_convert"] = ignore
     if form not in OWN:
@@ -221,6 +320,12 @@ def make(name, root):
     prompt = torch.randint(0, keys["vocab_size"], (TOKENS,))
     with torch.no_grad():
         logits = model.float()(prompt[None]).logits[0]
+    # int-quantized rounds activations; zero points are not loaded as compressed-tensors packs them
+    if form == "transformers" or form not in OWN and form != "int-quantized" and args.symmetric:
+        other = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=dtype)
+        with torch.no_grad():
+            off = (other(prompt[None]).logits[0].float() - logits).abs().max()
+        assert off <= (1e-5 if dtype == torch.float32 else 0.02) * logits.abs().max(), (name, off)
     save_file({"prompt": prompt, "logits_f32": logits}, os.path.join(folder, "expected.safetensors"))
     print(name, sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)), "bytes")
 

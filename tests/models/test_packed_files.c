@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checkpoints whose weights compressed-tensors has packed (tools/make_packed_golden.py): logits are
- * those of the weights that it unpacks, on every mesh; saved and loaded again they are the same
- * bits; what such a folder may not say is refused by name. */
+ * Checkpoints whose weights compressed-tensors, Transformers, AutoGPTQ and AutoAWQ have packed
+ * (tools/make_packed_golden.py): logits are those of the weights that these unpack, on every mesh;
+ * saved and loaded again they are the same bits; what such a folder may not say is refused by name.
+ */
 #include <dtensor/checkpoints.h>
 #include <dtensor/model_training.h>
 #include <math.h>
@@ -35,11 +36,15 @@ static const fixture fixtures[] = {
     { "phi3_int4_zeros", 1e-5, 9, "", "" },
     { "llama_gptq", 1e-5, 14, "", "" },
     { "llama_awq", 1e-5, 11, "", "" },
+    { "small_gptq4_auto_gptq", 1e-5, 7, "", "" },
+    { "small_gptq8_auto_gptq", 1e-5, 7, "", "" },
+    { "small_awq_autoawq", 1e-5, 4, "", "" },
     { "llama_fp8_tensor", 1e-5, 14, "", "" }, /* from here on: not saved */
     { "llama_fp8_channel", 1e-5, 14, "", "" },
     { "llama_fp8_blocks", 1e-5, 11, "", "" },
+    { "small_fp8_transformers", 1e-5, 7, "", "" },
 };
-enum { N_SAVED = 7 };
+enum { N_SAVED = 10 };
 
 static fixture find(size_t i)
 {
