@@ -32,6 +32,7 @@ static const bench_column columns[] = {
 typedef struct decode_options {
     bench_common common;
     const char *model;
+    const char *weights;
     bool keep;
     int64_t layers;
     int64_t tokens;
@@ -128,6 +129,7 @@ static dt_status on_rank(dt_runtime *rt, void *arg)
     dt_state *s = NULL;
     int64_t chosen = 0;
 
+    load.weights = j->options->weights;
     DT_TRY(dt_mesh_create(rt, j->mesh, &mesh));
     DT_TRY_TO(done, st, dt_model_load(mesh, j->folder, &load, &m));
     DT_TRY_TO(done, st, dti_work_experts(j->folder, &chosen));
@@ -197,6 +199,8 @@ int main(int argc, char **argv)
     const bench_option own[] = {
         { "--model", "DIR", "a Hugging Face folder instead of random weights", BENCH_TEXT,
           &o.model },
+        { "--weights", "HOW", "packed when they are loaded: int8, int4,group=64, ...", BENCH_TEXT,
+          &o.weights },
         { "--keep", NULL, "leave the random checkpoint on the disk and print where", BENCH_FLAG,
           &o.keep },
         { "--layers", "N", "of the random checkpoint (default: 16, 2.47 GB)", BENCH_COUNT,

@@ -37,6 +37,7 @@ static const bench_column columns[] = {
 typedef struct prefill_options {
     bench_common common;
     const char *model;
+    const char *weights;
     const char *dtype; /* NULL: f32, then bf16 */
     bool keep;
     bool sequence_parallel;
@@ -138,6 +139,7 @@ static dt_status on_rank(dt_runtime *rt, void *arg)
     load.keep_dtype = false;
     load.dtype = j->dtype;
     load.sequence_parallel = j->options->sequence_parallel;
+    load.weights = j->options->weights;
     DT_TRY(dt_mesh_create(rt, j->mesh, &mesh));
     DT_TRY_TO(done, st, dt_model_load(mesh, j->folder, &load, &m));
     if (dt_runtime_rank(rt) == 0)
@@ -247,6 +249,8 @@ int main(int argc, char **argv)
     const bench_option own[] = {
         { "--model", "DIR", "a Hugging Face folder instead of random weights", BENCH_TEXT,
           &o.model },
+        { "--weights", "HOW", "packed when they are loaded: int8, int4,group=64, ...", BENCH_TEXT,
+          &o.weights },
         { "--keep", NULL, "leave the random checkpoint on the disk and print where", BENCH_FLAG,
           &o.keep },
         { "--dtype", "NAME", "f32 or bf16 (default: both)", BENCH_TEXT, &o.dtype },
