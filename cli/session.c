@@ -250,8 +250,9 @@ int64_t cli_count_params(const dt_model *m)
             const dt_param_info info = dt_layer_param_info(layer, p);
             int64_t n = 1;
             if (!dt_layer_owns_param(layer, p)) continue;
+            if (info.packed != DT_PACKED_NOT && info.packed != DT_PACKED_CODES) continue;
             for (int a = 0; a < info.n_axes; a++) n *= info.axis[a].extent;
-            all += n;
+            all += info.packed == DT_PACKED_CODES ? n * 8 / info.packing.bits : n;
         }
     }
     return all;

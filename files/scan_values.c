@@ -31,6 +31,7 @@ enum { BLOCK_BYTES = 1 << 22 };
         s->all_zero = s->all_zero && largest == 0;                                        \
     }
 
+DT_SCAN(uint8_t)
 DT_SCAN(uint16_t)
 DT_SCAN(uint32_t)
 DT_SCAN(uint64_t)
@@ -42,6 +43,14 @@ void dti_ckpt_scan_block(dt_dtype dtype, const void *data, int64_t n, dti_ckpt_s
     if (dtype == DT_F16) scan_uint16_t(data, n, 0x7c00, s);
     if (dtype == DT_F32) scan_uint32_t(data, n, 0x7f800000, s);
     if (dtype == DT_F64) scan_uint64_t(data, n, 0x7ff0000000000000, s);
+}
+
+/* e4m3 has no infinity, and one NaN of each sign. */
+static void scan_e4m3(const void *data, int64_t n, dti_ckpt_scan *s)
+{
+    scan_uint8_t(data, n, 0x7f, s);
+    s->n_nan += s->n_infinite;
+    s->n_infinite = 0;
 }
 
 /* Numbers of one step along the first axis. */
@@ -57,12 +66,13 @@ dt_status dti_ckpt_scan_values(const dti_ckpt *ckpt, const dti_st_entry *e,
                                const dti_st_stage *stage, dti_ckpt_scan *out)
 {
     const int64_t rows = e->n_axes > 0 ? e->shape[0] : 1, row = row_of(e);
+    const bool e4m3 = strcmp(e->dtype_name, "F8_E4M3") == 0;
     int64_t begin[DT_MAX_AXES] = { 0 }, end[DT_MAX_AXES] = { 0 }, at_once;
     dt_status st = DT_OK;
     void *data = NULL;
 
     *out = (dti_ckpt_scan){ .first = -1, .all_zero = true };
-    if (!e->supported || !dt_dtype_is_float(e->dtype) || rows * row == 0) return DT_OK;
+    if (!e->supported || !(e4m3 || dt_dtype_is_float(e->dtype)) || rows * row == 0) return DT_OK;
     at_once = BLOCK_BYTES / (row * (int64_t)dt_dtype_size(e->dtype));
     if (at_once < 1) at_once = 1;
     if (at_once > rows) at_once = rows;
@@ -75,7 +85,10 @@ dt_status dti_ckpt_scan_values(const dti_ckpt *ckpt, const dti_st_entry *e,
         DT_TRY_TO(done, st,
                   dti_ckpt_read(ckpt, e->name, e->n_axes > 0 ? begin : NULL,
                                 e->n_axes > 0 ? end : NULL, e->dtype, stage, data));
-        dti_ckpt_scan_block(e->dtype, data, n * row, out);
+        if (e4m3)
+            scan_e4m3(data, n * row, out);
+        else
+            dti_ckpt_scan_block(e->dtype, data, n * row, out);
     }
 done:
     dti_free(data);

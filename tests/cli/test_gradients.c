@@ -315,6 +315,7 @@ DT_TEST(cli_gradients, are_of_weights_that_have_some)
         COMMAND_ENDS(2, COMMAND(commands[i], "-m", model, "--weights", "int4"),
                      "there is no --weights: ", "dtensor save --weights");
     }
+    COMMAND_ENDS(0, COMMAND("plan", "-m", packed), "1.8 M parameters"); /* codes, and no scales */
     COMMAND_ENDS(2, GRADIENTS(packed, "-t", "1,2,3"), "have no gradients; give the checkpoint");
     COMMAND_ENDS(2, COMMAND("train", "-q", "-m", packed, "--dry-run"), "have no gradients");
     COMMAND_ENDS(2, COMMAND("plan", "-m", packed, "--train"), "have no gradients");

@@ -384,3 +384,34 @@ DT_TEST(cli_verify, what_cannot_be_opened_is_named)
     json_decref(v.all);
     COMMAND_ENDS(2, COMMAND("verify"), "no folder; usage: dtensor verify DIR");
 }
+
+/* One of e4m3 that is no number, which loading would refuse. */
+DT_TEST(cli_verify, floats_of_8_bits_are_read)
+{
+    static const char *const names[] = { "config.json", "model.safetensors" };
+    char from[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 64];
+    static char bytes[1 << 20];
+    command_result r;
+
+    (void)dt_test_source_path(from, "tests/golden/packed/llama_fp8_tensor");
+    (void)dt_test_temp_dir(folder);
+    for (int i = 0; i < 2; i++) {
+        FILE *f;
+        size_t n = 0;
+        (void)snprintf(path, sizeof path, "%s/%s", from, names[i]);
+        f = fopen(path, "rb");
+        DT_ASSERT(f != NULL && (n = fread(bytes, 1, sizeof bytes, f)) < sizeof bytes);
+        DT_ASSERT(fclose(f) == 0);
+        if (i == 1) {
+            const char *offsets = strstr(strstr(bytes + 8, "\"F8_E4M3\""), "\"data_offsets\":[");
+            uint64_t header;
+            memcpy(&header, bytes, sizeof header);
+            bytes[8 + header + strtoull(offsets + 16, NULL, 10)] = '\xff';
+        }
+        dt_test_write_file(folder, names[i], bytes, n);
+    }
+    r = COMMAND_ENDS(2, COMMAND("verify", folder, "--values"));
+    COMMAND_ASSERT_HAS(r.out, " values 1 are NaN and 0 infinite");
+    (void)COMMAND_ENDS(2, COMMAND("logits", "-q", "-m", folder, "-t", "1"), "is no number");
+    (void)COMMAND_ENDS(0, COMMAND("verify", from, "--values"));
+}
