@@ -118,7 +118,7 @@ dt_status dti_away_open(dti_device *d, const char *where, dti_memory **out)
 
     *out = NULL;
     DT_CHECK(host || !gpu, DT_ERR_UNSUPPORTED,
-             "offload to %s: what lies beside a GPU and not in a file is \"host\"", where);
+             "offload to %s: a file is for ranks on the CPU; beside a GPU say \"host\"", where);
     if (host && !gpu) return DT_OK;
     while (a != NULL && strcmp(a->where, where) != 0) a = a->next;
     if (a == NULL) {
@@ -206,12 +206,26 @@ dt_status dti_away_bring(const dt_tensor *x)
     return DT_OK;
 }
 
+static dt_status lost(dt_status st)
+{
+    if (st != DT_OK) dti_error_prefix("parameters are lost; load a checkpoint");
+    return st;
+}
+
+bool dti_away_write(const dt_tensor *x, int64_t at, const void *from, size_t bytes, dt_status *st)
+{
+    const dti_away *a = away_of(x);
+    const block *b = block_of(a, x);
+
+    if (b != NULL) *st = lost(dti_write_at(a->fd, a->label, from, bytes, b->at + at));
+    return b != NULL;
+}
+
 static dt_status write_out(const dti_away *a, const block *b, unsigned how)
 {
-    DT_CHECK(sync_file_range(a->fd, (off_t)b->at, (off_t)b->mapped, how) == 0, DT_ERR_IO,
-             "%s: writing %zu bytes of parameters failed: %s; load a checkpoint", a->label,
-             b->bytes, strerror(errno));
-    return DT_OK;
+    if (sync_file_range(a->fd, (off_t)b->at, (off_t)b->mapped, how) == 0) return DT_OK;
+    return lost(dt_fail(DT_ERR_IO, "%s: writing %zu bytes failed: %s", a->label, b->bytes,
+                        strerror(errno)));
 }
 
 static void drop(const dti_away *a, block *b)

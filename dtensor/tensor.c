@@ -283,8 +283,11 @@ dt_status dti_tensor_copy_bytes(dt_tensor *to, int64_t to_at, const dt_tensor *f
                                 int64_t from_at, int64_t bytes)
 {
     dti_device *d = to->device;
+    dt_status st;
 
     if (d->dry || bytes <= 0) return DT_OK;
+    if (dti_away_write(to, to_at, (const char *)from->local.data + from_at, (size_t)bytes, &st))
+        return st;
     DT_TRY(d->ops->copy(d, (char *)to->local.data + to_at, (const char *)from->local.data + from_at,
                         (size_t)bytes));
     return DT_OK;

@@ -19,16 +19,19 @@ static const double NORM_EPS = 1e-6;
 
 /* --- updates ---------------------------------------------------------------------------------- */
 
-/* The parameter's elements where its state lies: itself, or a copy of its part. What a master will
- * be rounded to needs no copy. */
+/* The parameter's elements where its state lies: itself, or a copy of its part, or of what lies
+ * elsewhere. What a master will be rounded to needs no copy. */
 static dt_status open_value(const dti_trained *p, bool has_master, dt_tensor **out)
 {
+    const bool here = p->layout == dt_tensor_layout(p->x), away = dti_tensor_is_away(p->x);
     int64_t shape[DT_MAX_AXES];
 
-    if (!has_master || p->layout == dt_tensor_layout(p->x))
+    if ((here && !away) || (!here && !has_master))
         return dt_redistribute(p->x, p->layout->place, out);
     for (int a = 0; a < dt_tensor_n_axes(p->x); a++) shape[a] = dt_tensor_extent(p->x, a);
-    return dti_tensor_create(dt_tensor_mesh(p->x), p->layout, dt_tensor_dtype(p->x), shape, out);
+    DT_TRY(dti_tensor_create(dt_tensor_mesh(p->x), p->layout, dt_tensor_dtype(p->x), shape, out));
+    if (!has_master) DT_TRY(dti_move_into(NULL, p->x, *out));
+    return DT_OK;
 }
 
 /* What the rule asks of this step. */

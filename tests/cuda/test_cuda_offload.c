@@ -80,5 +80,5 @@ DT_TEST(cuda_offload, parameters_beside_a_gpu_lie_in_no_file)
                              .plan = &sharded,
                              .offload = dt_test_temp_dir(dir) };
 
-    dt_test_train_fails(&gpus, "dp=2", &how, DT_ERR_UNSUPPORTED, "is \"host\"");
+    dt_test_train_fails(&gpus, "dp=2", &how, DT_ERR_UNSUPPORTED, "say \"host\"");
 }
