@@ -95,7 +95,7 @@ static void count_round(prefill_job *j, double seconds, double peak, double tile
 
 static dt_status measure(dt_runtime *rt, prefill_job *j, dt_tape *t, dt_model *m, dt_state *s)
 {
-    const bool bf16 = j->dtype == DT_BF16 && j->limits->loops->bf16 != NULL;
+    const bool bf16 = j->dtype == DT_BF16 && dti_isa_detect() >= DTI_ISA_AVX512_BF16;
     const bool root = dt_runtime_rank(rt) == 0;
     double (*peak)(const bench_machine *) = bf16 ? bench_bf16_gflops : bench_f32_gflops;
     double seconds, before[2] = { 0 }, after[2] = { 0 };

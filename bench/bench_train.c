@@ -131,7 +131,7 @@ static void count_round(train_job *j, const trainer *r, double peak)
 
 static dt_status measure(train_job *j, trainer *r)
 {
-    const bool bf16 = j->dtype == DT_BF16 && j->limits->loops->bf16 != NULL;
+    const bool bf16 = j->dtype == DT_BF16 && dti_isa_detect() >= DTI_ISA_AVX512_BF16;
     double (*peak)(const bench_machine *) = bf16 ? bench_bf16_gflops : bench_f32_gflops;
     double before = 0.0, after = 0.0;
 

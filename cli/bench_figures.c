@@ -4,6 +4,9 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "cli/option_table.h"
 
 void cli_figures_open(cli_figures *f, int64_t n_rounds, double *numbers)
 {
@@ -48,4 +51,60 @@ json_t *cli_figures_json(cli_figures *f)
                      (json_int_t)f->tokens, "s", s, "tokens_per_s", (double)f->tokens / s, "work",
                      f->work, "work_per_s", f->work / s, "limit_per_s", most, "ratio", r,
                      "ratio_least", f->ratio[0], "ratio_most", f->ratio[n - 1]);
+}
+
+/* --- sequences at once ------------------------------------------------------------------------ */
+
+dt_status cli_batches_read(const char *text, cli_batch batches[CLI_MAX_BATCHES], int *n)
+{
+    char number[32];
+
+    for (*n = 0;; (*n)++, text++) {
+        const size_t bytes = strcspn(text, ",");
+        DT_CHECK(*n < CLI_MAX_BATCHES && bytes < sizeof number, DT_ERR_ARG,
+                 "--batch: at most %d numbers of at most %zu digits", CLI_MAX_BATCHES,
+                 sizeof number - 1);
+        memcpy(number, text, bytes);
+        number[bytes] = '\0';
+        DT_TRY(cli_parse_int("--batch", number, 1, CLI_MAX_BATCH, &batches[*n].n));
+        text += bytes;
+        if (*text == '\0') break;
+    }
+    (*n)++;
+    return DT_OK;
+}
+
+void cli_batch_add(cli_batch *b, int64_t i, double seconds, double reading, double multiplying)
+{
+    const double bound = reading > multiplying ? reading : multiplying;
+
+    b->passes.seconds[i] = seconds;
+    b->passes.limit[i] = 1 / bound;
+    b->passes.ratio[i] = b->passes.work * bound / seconds;
+    b->reading += reading;
+    b->multiplying += multiplying;
+}
+
+void cli_batch_print(cli_batch *b, const char *reads, const char *multiplies)
+{
+    cli_figures *f = &b->passes;
+    const int64_t n = f->n_rounds;
+    const double s = median(f->seconds, n), most = median(f->limit, n), r = median(f->ratio, n);
+
+    (void)printf("batch %5lld %9.1f tokens/s: a pass %8.2f ms, at the least %8.2f by %s, "
+                 "%.2f (%.2f to %.2f)\n",
+                 (long long)b->n, (double)f->tokens / s, s / f->work * 1e3, 1e3 / most,
+                 b->reading > b->multiplying ? reads : multiplies, r, f->ratio[0], f->ratio[n - 1]);
+}
+
+json_t *cli_batch_json(cli_batch *b)
+{
+    json_t *json = cli_figures_json(&b->passes);
+    const double most = median(b->passes.limit, b->passes.n_rounds);
+
+    (void)json_object_set_new(json, "batch", json_integer(b->n));
+    (void)json_object_set_new(json, "bound_s", json_real(1 / most));
+    (void)json_object_set_new(json, "bound",
+                              json_string(b->reading > b->multiplying ? "reading" : "multiplying"));
+    return json;
 }

@@ -4,7 +4,7 @@
 #ifndef DTI_CLI_BENCH_FIGURES_H
 #define DTI_CLI_BENCH_FIGURES_H
 
-#include <stdint.h>
+#include "cli/cli.h"
 
 struct json_t;
 
@@ -31,5 +31,26 @@ typedef struct cli_figures_words {
 /* Both sort the lists. */
 void cli_figures_print(cli_figures *f, const cli_figures_words *w);
 struct json_t *cli_figures_json(cli_figures *f);
+
+/* Decoding of some sequences at once; the figures' work are passes, their limit is the bound: a
+ * pass reads the weights and multiplies each sequence by them, whichever takes longer. */
+typedef struct cli_batch {
+    int64_t n; /* sequences */
+    cli_figures passes;
+    double reading, multiplying; /* seconds of a pass, over all rounds */
+} cli_batch;
+
+enum { CLI_MAX_BATCHES = 32, CLI_MAX_BATCH = 65536 };
+
+/* "1,2,4"; *n of them. */
+dt_status cli_batches_read(const char *text, cli_batch batches[CLI_MAX_BATCHES],
+                           int *n) DT_MUST_USE;
+
+/* Round i took so long; a pass could have taken the longer of the others. */
+void cli_batch_add(cli_batch *b, int64_t i, double seconds, double reading, double multiplying);
+
+/* `reads`, `multiplies`: what a bound is found by. Both sort the lists. */
+void cli_batch_print(cli_batch *b, const char *reads, const char *multiplies);
+struct json_t *cli_batch_json(cli_batch *b);
 
 #endif

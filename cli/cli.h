@@ -106,6 +106,7 @@ typedef struct cli_args {
     int64_t max_new_tokens;
     int64_t threads;
     int64_t batch;
+    const char *batches; /* of bench: "1,2,4" */
     int64_t sequence;
     int64_t rounds;
     int64_t chunk;

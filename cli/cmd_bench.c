@@ -4,11 +4,13 @@
  * when they do nothing else. Decoding reads every weight once per token, so its limit is reading
  * these bytes, on a GPU copying as many; a prompt is bound by products, so its limit is one large
  * product. Limits are measured right before and after each round, because machines change their
- * speed. Where decoding plays passes that were recorded, it is measured without that, too. */
+ * speed. Where decoding plays passes that were recorded, it is measured without that, too. Several
+ * sequences at once are bound by reading or by multiply-adds, whichever takes longer. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "cli/bench_figures.h"
 #include "cli/cli.h"
 #include "cli/print_report.h"
@@ -28,7 +30,9 @@ typedef struct benching {
     cli_figures prompt, decode, unrecorded;
     bool recorded; /* decoding was: `unrecorded` has figures, too */
     const char *of_bytes;
-    double *numbers; /* the figures' */
+    double *numbers;                    /* the figures' */
+    cli_batch batches[CLI_MAX_BATCHES]; /* of --batch, in the place of prompt and decode */
+    int n_batches;
 } benching;
 
 /* What a round needs on one rank. */
@@ -37,8 +41,10 @@ typedef struct worker {
     dt_model *model;
     dt_state *state;
     dt_tape *tape;
-    int32_t *next; /* [batch] */
+    int32_t *next; /* [sequences] */
     dt_limits *limits;
+    double operations; /* of multiply_add() */
+    int at;            /* which of the batches */
     bool speaks;
 } worker;
 
@@ -106,6 +112,11 @@ static dt_status read_weights(worker *w)
     return dt_limits_read(w->limits);
 }
 
+static dt_status multiply_add(worker *w)
+{
+    return dt_limits_peak(w->limits, &w->operations);
+}
+
 /* Work between two times of its limit. `limit_work` is what the limit does in one go. */
 static dt_status round_of(worker *w, work_fn work, work_fn limit, double limit_work, cli_figures *f,
                           int64_t i)
@@ -153,7 +164,6 @@ static dt_status run_rounds(worker *w)
         b->recorded = recorded;
         b->decode.work = b->unrecorded.work = bytes * (double)b->n_new;
         b->prompt.work = flops * (double)b->batch;
-        b->of_bytes = dt_limits_of_bytes(w->limits);
     }
     for (int64_t i = -1; i < b->n_rounds; i++) {
         DT_TRY(round_of(w, read_prompt, multiply, products, &b->prompt, i));
@@ -166,29 +176,94 @@ static dt_status run_rounds(worker *w)
     return DT_OK;
 }
 
+/* --- several sequences at once ---------------------------------------------------------------- */
+
+/* Adds what a pass takes at the least: two operations with each weight for each sequence. */
+static dt_status time_bound(worker *w, double weights, double *reading, double *multiplying)
+{
+    const double n = (double)w->b->batches[w->at].n;
+    double seconds;
+
+    DT_TRY(time_it(w, read_weights, &seconds));
+    *reading += seconds;
+    DT_TRY(time_it(w, multiply_add, &seconds));
+    *multiplying += seconds * 2 * weights * n / w->operations;
+    return DT_OK;
+}
+
+static dt_status run_batch(worker *w)
+{
+    double weights;
+
+    DT_TRY(dt_limits_weights(w->limits, &weights));
+    DT_TRY(warm_up(w));
+    for (int64_t i = 0; i < w->b->n_rounds; i++) {
+        double reading = 0, multiplying = 0, seconds;
+        DT_TRY(start_again(w));
+        DT_TRY(time_bound(w, weights, &reading, &multiplying));
+        DT_TRY(time_it(w, decode, &seconds));
+        DT_TRY(time_bound(w, weights, &reading, &multiplying));
+        if (w->speaks)
+            cli_batch_add(&w->b->batches[w->at], i, seconds, reading / 2, multiplying / 2);
+    }
+    return DT_OK;
+}
+
+/* --- all of them ------------------------------------------------------------------------------ */
+
+static dt_status with_state(worker *w, int64_t batch, int64_t capacity, work_fn run)
+{
+    dt_status st = DT_OK;
+
+    DT_TRY_TO(done, st, dt_state_create(w->model, batch, capacity, &w->state));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(dt_model_mesh(w->model)), &w->tape));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)batch, sizeof *w->next, (void **)&w->next));
+    DT_TRY_TO(done, st, run(w));
+done:
+    dti_free(w->next);
+    w->next = NULL;
+    dt_tape_release(&w->tape);
+    dt_state_release(&w->state);
+    return st;
+}
+
 static dt_status bench_on_rank(void *arg, dt_model *model, bool speaks)
 {
     benching *b = arg;
-    const int64_t decoded = b->n_before + b->n_new;
+    const int64_t decoded = b->n_before + b->n_new, most = dti_max(b->n_prompt, decoded);
     worker w = { .b = b, .model = model, .speaks = speaks };
     dt_status st = DT_OK;
 
-    DT_TRY_TO(
-        done, st,
-        dt_state_create(model, b->batch, b->n_prompt > decoded ? b->n_prompt : decoded, &w.state));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(dt_model_mesh(model)), &w.tape));
-    DT_TRY_TO(done, st, dti_alloc_array((size_t)b->batch, sizeof *w.next, (void **)&w.next));
     DT_TRY_TO(done, st, dt_limits_open(model, b->session->args->folder, b->n_prompt, &w.limits));
-    DT_TRY_TO(done, st, run_rounds(&w));
+    if (speaks) b->of_bytes = dt_limits_of_bytes(w.limits);
+    if (b->n_batches == 0) DT_TRY_TO(done, st, with_state(&w, b->batch, most, run_rounds));
+    for (; w.at < b->n_batches; w.at++)
+        DT_TRY_TO(done, st, with_state(&w, b->batches[w.at].n, decoded, run_batch));
 done:
     dt_limits_close(&w.limits);
-    dti_free(w.next);
-    dt_tape_release(&w.tape);
-    dt_state_release(&w.state);
     return st;
 }
 
 /* --- afterwards ------------------------------------------------------------------------------- */
+
+static dt_status print_batches(benching *b)
+{
+    const bool gpu = strcmp(b->session->ranks[0].device, "cpu") != 0;
+    json_t *rows = b->session->args->json ? json_array() : NULL;
+
+    for (int i = 0; i < b->n_batches; i++)
+        if (rows != NULL)
+            (void)json_array_append_new(rows, cli_batch_json(&b->batches[i]));
+        else
+            cli_batch_print(&b->batches[i], b->of_bytes,
+                            gpu ? "one large product" : "multiply-adds alone");
+    if (rows == NULL) return DT_OK;
+    return cli_session_put_json(b->session,
+                                json_pack("{s:o, s:I, s:s}", "batches", rows, "rounds",
+                                          (json_int_t)b->n_rounds, "device",
+                                          b->session->ranks[0].device),
+                                6);
+}
 
 static dt_status print_json(benching *b)
 {
@@ -234,6 +309,9 @@ static dt_status read_sizes(const cli_session *s, benching *b)
              (long long)b->n_new, (long long)most, (long long)(most - b->n_before),
              (long long)b->n_before);
     b->batch = cli_batch_ranks(s);
+    if (s->args->batches != NULL)
+        DT_TRY(cli_batches_read(s->args->batches, b->batches, &b->n_batches));
+    for (int i = 0; i < b->n_batches; i++) b->batch = dti_max(b->batch, b->batches[i].n);
     b->prompt.tokens = b->batch * b->n_prompt;
     b->decode.tokens = b->unrecorded.tokens = b->batch * b->n_new;
     return DT_OK;
@@ -242,17 +320,21 @@ static dt_status read_sizes(const cli_session *s, benching *b)
 /* Any tokens do: the time does not depend on them, but for experts. */
 static dt_status make_room(const cli_session *s, benching *b)
 {
-    cli_figures *const all[] = { &b->prompt, &b->decode, &b->unrecorded };
-
+    cli_figures *all[3 + CLI_MAX_BATCHES] = { &b->prompt, &b->decode, &b->unrecorded };
     const int64_t n = b->batch * b->n_prompt;
+
+    for (int i = 0; i < b->n_batches; i++) {
+        all[3 + i] = &b->batches[i].passes;
+        all[3 + i]->tokens = b->batches[i].n * b->n_new;
+        all[3 + i]->work = (double)b->n_new;
+    }
 
     DT_TRY(dti_alloc_array((size_t)n, sizeof *b->ids, (void **)&b->ids));
     for (int64_t i = 0; i < n; i++) b->ids[i] = (int32_t)((i * 7919 + 5) % s->info.vocab_size);
-    DT_TRY(dti_alloc_array((size_t)b->n_rounds * CLI_FIGURES_LISTS * DT_COUNT(all),
+    DT_TRY(dti_alloc_array((size_t)(b->n_rounds * CLI_FIGURES_LISTS * (3 + b->n_batches)),
                            sizeof *b->numbers, (void **)&b->numbers));
-    for (size_t i = 0; i < DT_COUNT(all); i++)
-        cli_figures_open(all[i], b->n_rounds,
-                         b->numbers + (int64_t)i * CLI_FIGURES_LISTS * b->n_rounds);
+    for (int i = 0; i < 3 + b->n_batches; i++)
+        cli_figures_open(all[i], b->n_rounds, b->numbers + i * CLI_FIGURES_LISTS * b->n_rounds);
     return DT_OK;
 }
 
@@ -268,7 +350,9 @@ static dt_status bench(const cli_args *args, const cli_env *env, const cli_conso
     DT_TRY_TO(done, st, make_room(&s, &b));
     DT_TRY_TO(done, st, cli_session_run(&s, bench_on_rank, &b));
     if (console->process > 0) goto done; /* rank 0 is elsewhere, and so is the result */
-    if (args->json) {
+    if (b.n_batches > 0) {
+        DT_TRY_TO(done, st, print_batches(&b));
+    } else if (args->json) {
         DT_TRY_TO(done, st, print_json(&b));
     } else {
         print_lines(&b);
@@ -295,6 +379,9 @@ const cli_command cli_bench = {
         "the last number is the share of that, with the least and the largest of all rounds. "
         "Where\n"
         "a GPU decodes by a recorded pass, decoding without it is measured as well.\n"
-        "Over the mesh dim dp as many sequences run at once as it has ranks.",
+        "Over the mesh dim dp as many sequences run at once as it has ranks.\n"
+        "With --batch only decoding is measured, of so many sequences at once. A pass stands\n"
+        "beside its bound: the longer of reading the weights once and of its operations at the\n"
+        "rate of multiply-adds that do nothing else.",
     .run = bench,
 };

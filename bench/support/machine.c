@@ -10,7 +10,6 @@
 
 #include "base/memory.h"
 #include "base/sync.h"
-#include "dtensor/kernels/cpu/cpu.h"
 
 _Static_assert(sizeof(cpu_set_t) <= sizeof((bench_machine){ 0 }.cores), "cores hold a cpu_set_t");
 
@@ -35,19 +34,11 @@ static void bind_worker(void *arg, int worker)
 
 static const bench_loops *best_loops(void)
 {
-    switch (dti_isa_detect()) {
 #ifdef DT_HAVE_X86_KERNELS
-    case DTI_ISA_AMX:
-    case DTI_ISA_AVX512_BF16:
-        return &bench_loops_avx512_bf16;
-    case DTI_ISA_AVX512:
-        return &bench_loops_avx512;
-    case DTI_ISA_AVX2:
-        return &bench_loops_avx2;
+    if (dti_isa_detect() >= DTI_ISA_AVX512) return &bench_loops_avx512;
+    if (dti_isa_detect() == DTI_ISA_AVX2) return &bench_loops_avx2;
 #endif
-    default:
-        return &bench_loops_portable;
-    }
+    return &bench_loops_portable;
 }
 
 /* Numbers between 1e-5 and 1 whichever float type they are read as: random bits would hold
@@ -191,7 +182,7 @@ double bench_copy_gbs(const bench_machine *m)
 /* --- arithmetic ------------------------------------------------------------------------------- */
 
 typedef struct flops_job {
-    double (*fn)(int64_t rounds);
+    dti_peak_fn fn;
     int64_t rounds;
     double done[64]; /* of worker 0, 1, ... modulo 64 */
 } flops_job;
@@ -205,11 +196,11 @@ static void flops_share(void *arg, int worker, int n_workers)
 }
 
 /* Rounds are doubled until a run takes long enough to be timed. */
-static double gflops(const bench_machine *m, double (*fn)(int64_t rounds))
+static double gflops(const bench_machine *m, dti_isa isa, dt_dtype dtype)
 {
-    flops_job job = { .fn = fn, .rounds = 1 << 14 };
+    flops_job job = { .fn = dti_peak_of(isa, dtype), .rounds = 1 << 14 };
 
-    if (fn == NULL || fn(1) == 0.0) return 0.0;
+    if (dti_isa_detect() < isa) return 0.0;
     for (;;) {
         const int64_t start = dti_now_ns();
         int64_t ns;
@@ -222,17 +213,17 @@ static double gflops(const bench_machine *m, double (*fn)(int64_t rounds))
 
 double bench_f32_gflops(const bench_machine *m)
 {
-    return gflops(m, m->loops->f32);
+    return gflops(m, dti_isa_detect(), DT_F32);
 }
 
 double bench_bf16_gflops(const bench_machine *m)
 {
-    return gflops(m, m->loops->bf16);
+    return gflops(m, DTI_ISA_AVX512_BF16, DT_BF16);
 }
 
 double bench_amx_gflops(const bench_machine *m)
 {
-    return gflops(m, bench_amx_bf16);
+    return gflops(m, DTI_ISA_AMX, DT_BF16);
 }
 
 /* --- latency ---------------------------------------------------------------------------------- */
@@ -291,20 +282,4 @@ static void copy_portable(void *to, const void *from, size_t bytes)
     for (size_t i = 0; i < bytes / sizeof *x; i++) y[i] = x[i];
 }
 
-static double f32_portable(int64_t rounds)
-{
-    volatile float sink;
-    float sum[32] = { 0 };
-    volatile float seed = 1.000001f;
-    const float factor = seed;
-
-    for (int64_t i = 0; i < rounds; i++)
-        for (int lane = 0; lane < 32; lane++) sum[lane] = sum[lane] * factor + factor;
-    for (int lane = 1; lane < 32; lane++) sum[0] += sum[lane];
-    sink = sum[0];
-    (void)sink;
-    return (double)rounds * 32 * 2;
-}
-
-const bench_loops bench_loops_portable = { "portable", read_portable, copy_portable, f32_portable,
-                                           NULL };
+const bench_loops bench_loops_portable = { read_portable, copy_portable };

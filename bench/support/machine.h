@@ -7,25 +7,21 @@
 
 #include "base/error.h"
 #include "base/pool.h"
+#include "dtensor/kernels/cpu/peak.h"
 
-/* The innermost loops, one table per instruction set. `flops` functions run `rounds` rounds and
- * return the operations done (a multiply-add counts as two). */
+/* The innermost loops of memory, one table per instruction set; those of multiply-adds are the
+ * library's (dtensor/kernels/cpu/peak.h). */
 typedef struct bench_loops {
-    const char *name;
     /* a sum, so that nothing is optimised away; fetches lines `ahead` bytes early if it is not 0 */
     uint64_t (*read)(const void *p, size_t bytes, size_t ahead);
     void (*copy)(void *to, const void *from, size_t bytes); /* past the caches where possible */
-    double (*f32)(int64_t rounds);
-    double (*bf16)(int64_t rounds); /* vdpbf16ps; NULL: the machine has none */
 } bench_loops;
 
 extern const bench_loops bench_loops_portable;
 #ifdef DT_HAVE_X86_KERNELS
 extern const bench_loops bench_loops_avx2;
 extern const bench_loops bench_loops_avx512;
-extern const bench_loops bench_loops_avx512_bf16;
 #endif
-double bench_amx_bf16(int64_t rounds); /* operations done; 0: the machine has no tiles */
 
 /* Threads bound to cores, and memory of 2 MiB pages larger than the caches. */
 typedef struct bench_machine {

@@ -32,21 +32,4 @@ static void copy_avx2(void *to, const void *from, size_t bytes)
     _mm_sfence();
 }
 
-/* Twelve independent sums hide the latency of two multiply-adds per cycle. */
-static double f32_avx2(int64_t rounds)
-{
-    volatile float seed = 1e-9f;
-    volatile float sink;
-    const __m256 x = _mm256_set1_ps(seed);
-    __m256 sum[12];
-
-    for (int a = 0; a < 12; a++) sum[a] = _mm256_set1_ps(seed * (float)a);
-    for (int64_t i = 0; i < rounds; i++)
-        for (int a = 0; a < 12; a++) sum[a] = _mm256_fmadd_ps(sum[a], x, x);
-    for (int a = 1; a < 12; a++) sum[0] = _mm256_add_ps(sum[0], sum[a]);
-    sink = _mm256_cvtss_f32(sum[0]);
-    (void)sink;
-    return (double)rounds * 12 * 8 * 2;
-}
-
-const bench_loops bench_loops_avx2 = { "avx2", read_avx2, copy_avx2, f32_avx2, NULL };
+const bench_loops bench_loops_avx2 = { read_avx2, copy_avx2 };

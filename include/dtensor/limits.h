@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the ranks of a model reach at most on this machine, for times of the model to stand beside.
- * On cores: reading its weights and nothing else, one large product and nothing else. On a GPU:
- * copying as many bytes as there are weights to read (bytes read and bytes written together), and
- * one large product. Ranks that measure at the same time share what they share in a run. */
+ * On cores: reading its weights and nothing else, one large product and nothing else, multiply-adds
+ * in registers and nothing else. On a GPU: copying as many bytes as there are weights to read
+ * (bytes read and bytes written together), and one large product. Ranks that measure at the same
+ * time share what they share in a run. */
 #ifndef DT_LIMITS_H
 #define DT_LIMITS_H
 
@@ -59,6 +60,12 @@ DT_API DT_MUST_USE dt_status dt_limits_read(dt_limits *limits);
 /** Multiplies once, on this rank; returns when that is done. Not collective. Errors:
  * DT_ERR_DEVICE, DT_ERR_MEMORY. */
 DT_API DT_MUST_USE dt_status dt_limits_multiply(dt_limits *limits);
+
+/** Multiplies and adds for some milliseconds, on this rank with all its threads, by the instruction
+ * that products of the model's dtype end up in; on its GPU one dt_limits_multiply(). *operations is
+ * what all ranks do if each of them calls, a multiply-add counting as two. Not collective. Errors:
+ * DT_ERR_DEVICE. */
+DT_API DT_MUST_USE dt_status dt_limits_peak(dt_limits *limits, double *operations);
 
 /** What dt_limits_read() does, in words: "reading the weights alone". Not collective. Errors:
  * none. */

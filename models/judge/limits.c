@@ -8,11 +8,13 @@
 
 #include "base/memory.h"
 #include "base/pool.h"
+#include "dtensor/device/device.h"
 #include "dtensor/device/rates.h"
+#include "dtensor/kernels/cpu/peak.h"
 #include "mesh/runtime.h"
 #include "models/judge/least_work.h"
 
-enum { WIDTH = 2048, GRAIN_WORDS = 512 };
+enum { WIDTH = 2048, GRAIN_WORDS = 512, ROUNDS = 1 << 20 };
 
 /* Neighbouring bytes of one parameter. */
 typedef struct span {
@@ -27,7 +29,9 @@ struct dt_limits {
     span *spans;
     int64_t n_spans;
     uint64_t *sums; /* one per thread: what was read is used */
-    int64_t chosen; /* experts of a token; 0: the model has none */
+    dti_peak_fn peak;
+    double n_threads; /* of all ranks */
+    int64_t chosen;   /* experts of a token; 0: the model has none */
     int64_t rows;
     dt_tape *tape;
     dt_tensor *x, *w; /* [rows, WIDTH], [WIDTH, WIDTH] */
@@ -113,29 +117,59 @@ static dt_status make_product(dt_limits *l)
     return DT_OK;
 }
 
+/* --- multiply-adds ---------------------------------------------------------------------------- */
+
+static void peak_share(void *arg, int worker, int n_workers)
+{
+    const dt_limits *l = arg;
+
+    (void)n_workers;
+    l->sums[worker] = (uint64_t)l->peak(ROUNDS);
+}
+
+dt_status dt_limits_peak(dt_limits *l, double *operations)
+{
+    if (l->rates != NULL) {
+        *operations = dti_rates_operations(l->rates) * dt_mesh_n_ranks(dt_model_mesh(l->model));
+        DT_TRY(dti_rates_multiply(l->rates));
+        return DT_OK;
+    }
+    dti_pool_run(l->pool, peak_share, l);
+    *operations = (double)l->sums[0] * l->n_threads;
+    return DT_OK;
+}
+
 /* --- counting --------------------------------------------------------------------------------- */
+
+static dt_status sum_ranks(dt_mesh *mesh, int64_t own, double *all)
+{
+    const int64_t n_ranks = dt_mesh_n_ranks(mesh);
+    dt_status st = DT_OK;
+    int64_t *each;
+
+    DT_TRY(dti_alloc_array((size_t)n_ranks, sizeof *each, (void **)&each));
+    DT_TRY_TO(done, st, dti_rates_gather(mesh, own, each));
+    *all = 0;
+    for (int64_t r = 0; r < n_ranks; r++) *all += (double)each[r];
+done:
+    dti_free(each);
+    return st;
+}
 
 dt_status dt_limits_count(dt_limits *l, int64_t n_prompt, double *bytes, double *products,
                           double *flops)
 {
     dt_mesh *mesh = dt_model_mesh(l->model);
-    const int64_t n_ranks = dt_mesh_n_ranks(mesh);
-    dt_status st = DT_OK;
-    int64_t own = 0, *each = NULL;
+    int64_t own = 0;
 
     if (l->rates != NULL) own = dti_work_token_bytes(l->model, l->chosen);
     for (int64_t i = 0; i < l->n_spans; i++) own += l->spans[i].n * (int64_t)sizeof(uint64_t);
-    DT_TRY(dti_alloc_array((size_t)n_ranks, sizeof *each, (void **)&each));
-    DT_TRY_TO(done, st, dti_rates_gather(mesh, own, each));
-    *bytes = 0;
-    for (int64_t r = 0; r < n_ranks; r++) *bytes += (double)each[r];
+    DT_TRY(sum_ranks(mesh, own, bytes));
     *products =
         l->rates != NULL ? dti_rates_operations(l->rates) : 2.0 * (double)l->rows * WIDTH * WIDTH;
-    *products *= (double)n_ranks;
-    DT_TRY_TO(done, st, dti_work_prompt(l->model, n_prompt, 1, l->chosen, flops));
-done:
-    dti_free(each);
-    return st;
+    *products *= dt_mesh_n_ranks(mesh);
+    DT_TRY(dti_work_prompt(l->model, n_prompt, 1, l->chosen, flops));
+    return DT_OK;
 }
 
 dt_status dt_limits_weights(const dt_limits *l, double *weights)
@@ -157,7 +191,13 @@ const char *dt_limits_of_bytes(const dt_limits *l)
 
 static dt_status open_on_cores(dt_limits *l)
 {
-    l->pool = dti_runtime_pool(dt_mesh_runtime(dt_model_mesh(l->model)));
+    dt_mesh *mesh = dt_model_mesh(l->model);
+    dti_device *device;
+
+    DT_TRY(dti_device_of(dt_mesh_runtime(mesh), &device));
+    l->peak = dti_peak_of(dti_cpu_isa(device->cpu), dt_model_info_of(l->model)->dtype);
+    l->pool = dti_runtime_pool(dt_mesh_runtime(mesh));
+    DT_TRY(sum_ranks(mesh, dti_pool_size(l->pool), &l->n_threads));
     DT_TRY(dti_alloc_array((size_t)dti_pool_size(l->pool), sizeof *l->sums, (void **)&l->sums));
     DT_TRY(find_spans(l));
     DT_TRY(make_product(l));

@@ -99,6 +99,49 @@ DT_TEST(cli_bench, experts_count_as_far_as_they_are_chosen)
     json_decref(object);
 }
 
+static void check_batch(const json_t *f, int64_t n, int64_t passes)
+{
+    const char *bound = json_string_value(json_object_get(f, "bound"));
+
+    DT_ASSERT_EQ_INT((int64_t)number(f, "batch"), n);
+    check_figures(f, n * passes, (double)passes);
+    expect_product(number(f, "bound_s"), number(f, "limit_per_s"), 1);
+    expect_product(number(f, "ratio"), number(f, "limit_per_s"), number(f, "work_per_s"));
+    DT_ASSERT(strcmp(bound, "reading") == 0 || strcmp(bound, "multiplying") == 0);
+}
+
+/* Of one round the medians are its numbers. */
+DT_TEST(cli_bench, sequences_at_once_stand_beside_their_bound)
+{
+    static const char *const meshes[] = { "tp=2", "dp=2" };
+    char path[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_source_path(path, "tests/golden/llama/uneven");
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+        command_result r =
+            COMMAND_ENDS(0, COMMAND("bench", "-q", "--model", path, "--mesh", meshes[m], "--batch",
+                                    "5,2", "-n", "3", "--rounds", "1", "--json"));
+        json_t *object = json_loads(r.out, 0, NULL), *all = json_object_get(object, "batches");
+        DT_ASSERT_EQ_INT(json_array_size(all), 2);
+        check_batch(json_array_get(all, 0), 5, 3);
+        check_batch(json_array_get(all, 1), 2, 3);
+        json_decref(object);
+    }
+    COMMAND_ENDS(0, COMMAND("bench", "-q", "--model", path, "--batch", "33", "-n", "3"),
+                 "batch    33 ", " ms, at the least ");
+}
+
+DT_TEST(cli_bench, a_batch_that_is_no_number_is_refused)
+{
+    static const char *const wrong[] = { "0", "1,,2", "2,", "65537", "many", "-1" };
+    char path[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_source_path(path, "tests/golden/llama/uneven");
+    for (size_t i = 0; i < DT_COUNT(wrong); i++)
+        COMMAND_ENDS(2, COMMAND("bench", "--model", path, "--batch", wrong[i]), "--batch: \"",
+                     "\" is not a number from 1 to 65536");
+}
+
 /* Of a folder without weights. */
 static json_t *run_random(const char *mesh, const char *device)
 {

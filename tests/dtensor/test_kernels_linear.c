@@ -6,6 +6,8 @@
 
 #include <sys/mman.h>
 
+#include "dtensor/kernels/cpu/peak.h"
+
 /* oneDNN is not built for ThreadSanitizer, which therefore does not see how it hands a product that
  * two ranks ask for from one to the other, and reports a race inside it. */
 const char *__tsan_default_suppressions(void);
@@ -145,6 +147,17 @@ DT_TEST(kernels_linear, an_output_on_panels_is_one_chain)
         for (int i = 0; i < 2; i++) kt_release(&in[i]);
         dti_cpu_destroy(&cpu);
     }
+}
+
+/* What products are held against counts its rounds, on every instruction set. */
+DT_TEST(kernels_linear, the_peak_says_what_it_did)
+{
+    for (int isa = 0; isa <= (int)dti_isa_detect(); isa++)
+        for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
+            const dti_peak_fn peak = dti_peak_of((dti_isa)isa, kt_floats[t]);
+            const double one = peak(1);
+            DT_ASSERT(one >= 2 && peak(7) == 7 * one);
+        }
 }
 
 DT_TEST(kernels_linear, nothing_to_sum_gives_the_bias)
