@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dtensor train: a model, a text, a folder for what comes of it. */
+#include <dtensor/devices.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -110,6 +111,13 @@ static dt_status check(cli_run_of *run, cli_session *s, cli_training *plan, cons
     return DT_OK;
 }
 
+/* Where a run's tensors would lie. */
+static const char *device_of(const cli_args *args)
+{
+    if (args->device != NULL && strcmp(args->device, "auto") != 0) return args->device;
+    return dt_device_check("cuda") == DT_OK ? "cuda" : "cpu";
+}
+
 /* What a step of this run is, for a prediction; borrows from both. */
 static cli_costs costs_of(const cli_session *s, const cli_training *plan, dt_predict_options *o)
 {
@@ -119,7 +127,7 @@ static cli_costs costs_of(const cli_session *s, const cli_training *plan, dt_pre
     o->batch = plan->batch;
     o->sequence = plan->sequence;
     o->load = &s->load;
-    o->device = plan->args->device;
+    o->device = device_of(plan->args);
     costs.step.loss = &plan->loss;
     costs.step.optimizer = &plan->optimizer;
     costs.step.microbatches = plan->microbatches;

@@ -373,3 +373,33 @@ DT_TEST(offload, a_disk_that_changes_parameters_is_found_out)
     dt_test_on_ranks_fail("dp=1", train_spoiled, dt_test_temp_dir(dir), DT_ERR_IO,
                           "of parameters are not those that were written: the disk fails");
 }
+
+/* "host" is another memory where tensors would lie on GPUs. */
+DT_TEST(offload, dry_runs_of_gpus_hold_nothing_that_the_host_has)
+{
+    static const char *const devices[] = { "cpu", "cuda" };
+    const dt_plan sharded = { .dim = "dp", .others = "fully_shard" };
+    dt_optimizer_options options = DT_OPTIMIZER_OPTIONS_INIT;
+
+    options.offload = "host";
+    for (int gpu = 0; gpu <= 1; gpu++) {
+        dt_run_options how = DT_TEST_RUN_OPTIONS;
+        dti_device *device;
+        DT_ENDS(dt_runtime_release_dry) dt_runtime *rt = NULL;
+        DT_HELD(mesh) *mesh = NULL;
+        DT_HELD(layers) *net = NULL;
+        DT_HELD(optimizer) *opt = NULL;
+        how.n_ranks = 2;
+        how.device = devices[gpu];
+        DT_ASSERT_OK(dt_runtime_create_dry(&how, 0, NULL, &rt));
+        DT_ASSERT_OK(dt_mesh_create(rt, "dp=2", &mesh));
+        DT_ASSERT_OK(dti_device_of(rt, &device));
+        DT_ASSERT_OK(dt_test_net_away(mesh, &sharded, DT_BF16, "host", &net));
+        DT_ASSERT_OK(dt_optimizer_create(net, &options, &opt));
+        DT_ASSERT(dt_layers_local_bytes(net) > 0 && dt_optimizer_state_bytes(opt) > 0);
+        DT_ASSERT_EQ_INT((int64_t)dti_memory_of_kind(device->memory, DTI_KIND_WEIGHTS),
+                         gpu ? 0 : dt_layers_local_bytes(net));
+        DT_ASSERT_EQ_INT((int64_t)dti_memory_of_kind(device->memory, DTI_KIND_STATES),
+                         gpu ? 0 : dt_optimizer_state_bytes(opt));
+    }
+}
