@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/outputs.h"
 #include "cli/print_report.h"
 #include "cli/session.h"
 
@@ -90,6 +91,7 @@ static dt_status save(const cli_args *args, const cli_env *env, const cli_consol
     st = dt_save_check(NULL, args->output, DT_F32); /* before weights are read */
     if (st != DT_OK) dti_error_prefix("--output");
     DT_TRY(st);
+    if (console->process == 0) DT_TRY(cli_check_output("--output", args->output, args));
     s.options.progress = cli_progress_show;
     s.options.progress_arg = &s.progress;
     DT_TRY_TO(done, st, cli_session_open(&own, env, console, &session));

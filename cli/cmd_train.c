@@ -101,6 +101,7 @@ static dt_status check(cli_run_of *run, cli_session *s, cli_training *plan, cons
     DT_CHECK(args->output != NULL, DT_ERR_ARG, "no folder for the run; give --output RUN");
     if (s->console->process > 0) return DT_OK;
     DT_TRY(cli_run_check(args->output, args->training.resume));
+    if (!args->training.resume) DT_TRY(cli_check_output("--output", args->output, plan->args));
     DT_TRY(check_outputs(plan->args));
     DT_TRY(check_offload("offload", args->training.offload));
     DT_TRY(check_offload("offload-parameters", args->offload));

@@ -182,16 +182,21 @@ static bool is_output(const char *folder, const cli_args *args)
 
 dt_status cli_check_output(const char *option, const char *path, const cli_args *args)
 {
-    const char *slash = strrchr(path, '/');
-    const char *name = slash != NULL ? slash + 1 : path;
-    char parent[CLI_PATH_BYTES];
+    char plain[CLI_PATH_BYTES], parent[CLI_PATH_BYTES];
+    const char *slash, *name;
+    size_t n = strlen(path);
 
-    DT_TRY(parent_of(option, path, parent));
+    while (n > 1 && path[n - 1] == '/') n--; /* a folder's */
+    DT_CHECK((size_t)snprintf(plain, sizeof plain, "%.*s", (int)n, path) < sizeof plain, DT_ERR_ARG,
+             "%s: its path has more than %d bytes", option, CLI_PATH_BYTES - 1);
+    DT_TRY(parent_of(option, plain, parent));
+    slash = strrchr(plain, '/');
+    name = slash != NULL ? slash + 1 : plain;
     DT_TRY(cli_check_unread(option, path, args));
     for (size_t i = 0; i < DT_COUNT(owners); i++)
         DT_CHECK(!is_named(i, name) || !(is_owned(i, parent) || is_output(parent, args)),
                  DT_ERR_ARG,
-                 "%s: %s lies in the folder of a %s, under a name of its own files; name a file "
+                 "%s: %s lies in the folder of a %s, under a name of its own files; name a place "
                  "elsewhere",
                  option, path, owners[i].what);
     return DT_OK;

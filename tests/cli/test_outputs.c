@@ -66,6 +66,10 @@ DT_TEST(cli_outputs, take_no_place_of_what_is_read_or_of_a_model_or_a_run)
         { "text", { "gradients", "-m", "@/model", "-f", "@/text", "-o", "@/text" } },
         { "run/metrics.jsonl",
           { "gradients", "-m", "@/model", "-t", "1,2", "-o", "@/run/metrics.jsonl" } },
+        { "run/metrics.jsonl", { "save", "-m", "@/model", "-o", "@/run/model-00000009/" } },
+        { "run/metrics.jsonl",
+          { "train", "-q", "-m", "@/model", "-o", "@/run/step-00000009", "--steps", "1", "--data",
+            "@/text" } },
     };
     char folder[DT_TEST_PATH_BYTES], paths[16][TRAIN_PATH_BYTES];
     command_result r;
