@@ -56,6 +56,9 @@
     ROW(dropout) \
     ROW(linear) \
     ROW(linear_bias) \
+    ROW(linear_packed) \
+    ROW(linear_packed_zeros) \
+    ROW(linear_e4m3) \
     ROW(add_bias) \
     ROW(rms_norm) \
     ROW(rms_norm_1p) \
