@@ -108,6 +108,7 @@ typedef struct cli_args {
     int64_t batch;
     const char *batches; /* of bench: "1,2,4" */
     int64_t sequence;
+    int64_t behind;
     int64_t rounds;
     int64_t chunk;
     const char *fully_shard, *offload;

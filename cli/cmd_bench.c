@@ -25,7 +25,7 @@ typedef struct benching {
     int64_t batch; /* a sequence for each rank along the dim that batches are cut over */
     int64_t n_prompt, n_new, n_rounds;
     int64_t n_before; /* tokens that decoding begins behind */
-    int32_t *ids;     /* [batch, n_prompt] */
+    int32_t *ids;     /* [batch, n_prompt or n_before] */
 
     cli_figures prompt, decode, unrecorded;
     bool recorded; /* decoding was: `unrecorded` has figures, too */
@@ -90,11 +90,16 @@ static dt_status generate(worker *w, int64_t n, int64_t n_new)
     return DT_OK;
 }
 
-/* Every round decodes at the same positions. */
+/* Every round decodes at the same positions. What lies before them is read again where the state
+ * does not hold it any more. */
 static dt_status start_again(worker *w)
 {
+    const int64_t n = w->b->n_before;
+
+    dt_state_rewind(w->state, n - 1);
+    if (dt_state_length(w->state) == n - 1) return generate(w, 1, 1);
     dt_state_rewind(w->state, 0);
-    return generate(w, w->b->n_before, 1);
+    return generate(w, n, 1);
 }
 
 static dt_status decode(worker *w)
@@ -165,8 +170,9 @@ static dt_status run_rounds(worker *w)
         b->decode.work = b->unrecorded.work = bytes * (double)b->n_new;
         b->prompt.work = flops * (double)b->batch;
     }
-    for (int64_t i = -1; i < b->n_rounds; i++) {
+    for (int64_t i = -1; i < b->n_rounds; i++)
         DT_TRY(round_of(w, read_prompt, multiply, products, &b->prompt, i));
+    for (int64_t i = -1; i < b->n_rounds; i++) {
         DT_TRY(run_decode(w, bytes, &b->decode, i));
         if (!recorded) continue;
         dt_state_set_recording(w->state, false);
@@ -301,6 +307,10 @@ static dt_status read_sizes(const cli_session *s, benching *b)
              "--sequence %lld: the model's context has %lld tokens", (long long)b->n_prompt,
              (long long)most);
     b->n_before = b->n_prompt < SHORT_PROMPT ? b->n_prompt : SHORT_PROMPT;
+    if (s->args->behind > 0) b->n_before = s->args->behind;
+    DT_CHECK(s->args->behind < most, DT_ERR_ARG,
+             "--behind %lld: the model's context of %lld tokens has room for none behind them",
+             (long long)b->n_before, (long long)most);
     if (s->args->max_new_tokens == 0 && b->n_new > most - b->n_before)
         b->n_new = most - b->n_before;
     DT_CHECK(b->n_new >= 1 && b->n_new <= most - b->n_before, DT_ERR_ARG,
@@ -321,7 +331,7 @@ static dt_status read_sizes(const cli_session *s, benching *b)
 static dt_status make_room(const cli_session *s, benching *b)
 {
     cli_figures *all[3 + CLI_MAX_BATCHES] = { &b->prompt, &b->decode, &b->unrecorded };
-    const int64_t n = b->batch * b->n_prompt;
+    const int64_t n = b->batch * dti_max(b->n_prompt, b->n_before);
 
     for (int i = 0; i < b->n_batches; i++) {
         all[3 + i] = &b->batches[i].passes;

@@ -96,6 +96,7 @@ static const cli_option options[] = {
     { "sequence", 0, NUMBER, "N", AT(sequence), CLI_BENCH, MAX_NEW, "tokens of the prompt (default 512, or the context)" },
     { "max-new-tokens", 'n', NUMBER, "N", AT(max_new_tokens), CLI_BENCH, MAX_NEW, "tokens generated in a round (default 32)" },
     { "batch", 0, TEXT, "LIST", AT(batches), CLI_BENCH, 0, "sequences to decode at once, one number after the other: 1,2,4" },
+    { "behind", 0, NUMBER, "N", AT(behind), CLI_BENCH, MAX_NEW, "tokens that decoding begins behind (default 8)" },
     { "rounds", 0, NUMBER, "N", AT(rounds), CLI_BENCH, 1000, "of which medians are taken (default 5)" },
     { "random", 0, FLAG, NULL, AT(random), CLI_BENCH, 0, "random weights, by config.json alone" },
     { "config", 0, TEXT, "FILE", AT(training.config), CLI_TRAIN, 0, "config.json alone: a model that begins at random" },

@@ -236,6 +236,12 @@ DT_TEST(cli_bench, what_the_context_has_no_room_for_is_refused)
                  "has room for 127 behind a prompt of 1");
     COMMAND_ENDS(0, COMMAND("bench", "-q", "--model", path, "--sequence", "1", "-n", "127",
                             "--rounds", "1"));
+    COMMAND_ENDS(2, COMMAND("bench", "--model", path, "--behind", "128"),
+                 "--behind 128: the model's context of 128 tokens has room for none behind them");
+    COMMAND_ENDS(0,
+                 COMMAND("bench", "-q", "--model", path, "--sequence", "4", "--behind", "100", "-n",
+                         "28", "--rounds", "2"),
+                 "decode     28 tokens, ");
     COMMAND_ENDS(0, COMMAND("bench", "-q", "--model", path, "-n", "2", "--rounds", "1"),
                  "prompt    128 tokens, ", "that reading the weights alone reaches");
 }
