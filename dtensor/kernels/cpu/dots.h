@@ -18,10 +18,8 @@ typedef struct dti_dots_tile {
     int64_t n_rows, n_outputs, depth;
     int64_t width; /* outputs at a time: 1 (of few rows), 2, or dti_dots_ops.outputs */
     const void *x; /* as dti_dots_ops.pack made it */
-    const void *w; /* as it lies, rows w_stride bytes apart; or what was kept */
+    const void *w; /* as it lies, rows w_stride bytes apart */
     int64_t w_stride;
-    bool kept;         /* w is what another tile of these outputs kept, */
-    void *keep;        /* here, unless it was NULL: the outputs' w as it is multiplied */
     float *lanes;      /* the sums between one depth and the next */
     bool begins, ends; /* with the first depth, with the last one */
     float *y;          /* where it ends: [n_rows, outputs], rows y_stride floats apart */
@@ -34,8 +32,7 @@ typedef struct dti_dots_tile {
 typedef struct dti_dots_ops {
     int64_t rows, outputs; /* of a tile, at most; y takes outputs up to a multiple of these */
     int64_t columns;       /* inputs at a time: a depth that another one follows is some of them */
-    int64_t x_bytes;       /* of an input of a row, packed or kept */
-    int64_t depth_bytes;   /* of a packed row at a depth, where it is cut: for level 1 */
+    int64_t x_bytes;       /* of an input of a row, packed */
     int64_t lane_bytes;    /* of `lanes`, of a row and an output */
     int64_t max_rows;      /* more are the work of panels (panels.h); 0: no bound */
     void (*begin)(void), (*end)(void); /* around the work of a thread; NULL: nothing to do */

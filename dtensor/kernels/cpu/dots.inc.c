@@ -23,23 +23,21 @@ static inline V FN(load)(const P *p)
     return v;
 }
 
-/* R rows and O outputs from `first` on, known when compiling: their sums stay in registers. What is
- * packed or kept are vectors, [columns][row or output]. Where fewer outputs are left the last one
- * is computed again. */
-static inline __attribute__((always_inline)) void
-FN(block)(const dti_dots_tile *t, int64_t first, const int R, const int O, const bool kept)
+/* R rows and O outputs from `first` on, known when compiling: their sums stay in registers. x is
+ * vectors [columns][row]. Where fewer outputs are left the last one is computed again. */
+static inline __attribute__((always_inline)) void FN(block)(const dti_dots_tile *t, int64_t first,
+                                                            const int R, const int O)
 {
     const int64_t depth = t->depth, rest = depth % COLUMNS, n_ahead = t->n_ahead;
     const char *ahead = t->ahead + first * t->w_stride;
     const bool begins = t->begins, ends = t->ends;
-    const P *x = t->x, *from = t->w;
+    const P *x = t->x;
     const T *w[O_MAX];
     float *lanes = t->lanes + first * R * VW, *y = t->y + first;
-    P *keep = t->keep;
     _Alignas(64) T edge[O_MAX][COLUMNS];
     vf sum[R_MAX][O_MAX];
 
-    for (int j = 0; j < O && !kept; j++) {
+    for (int j = 0; j < O; j++) {
         const int64_t o = first + j < t->n_outputs ? first + j : t->n_outputs - 1;
         w[j] = (const T *)(const void *)((const char *)t->w + o * t->w_stride);
         if (rest == 0) continue;
@@ -50,20 +48,17 @@ FN(block)(const dti_dots_tile *t, int64_t first, const int R, const int O, const
     for (int k = 0; k < R * O; k++)
         sum[k / O][k % O] = begins ? vf_set(0.0f) : vf_load(lanes + k * VW);
     for (int64_t i = 0; i < depth; i += COLUMNS) {
-        if (!kept && i + COLUMNS > depth)
+        if (i + COLUMNS > depth)
             for (int j = 0; j < O; j++) w[j] = edge[j] - i;
         DTI_DOTS_PREFETCH(ahead, n_ahead, COLUMNS * (int)sizeof(T));
         for (int h = 0; h < PARTS; h++) {
             V u[R_MAX];
             for (int r = 0; r < R; r++) u[r] = FN(load)(x + r * LANES);
             for (int j = 0; j < O; j++) {
-                const V v = kept ? FN(load)(from + j * LANES) : UNPACKED(w[j] + i, h);
-                if (O > 1 && !kept && keep != NULL) memcpy(keep + j * LANES, &v, sizeof v);
+                const V v = UNPACKED(w[j] + i, h);
                 for (int r = 0; r < R; r++) sum[r][j] = FMA(v, u[r], sum[r][j]);
             }
             x += R * LANES;
-            from += O * LANES;
-            if (O > 1 && !kept && keep != NULL) keep += O * LANES;
         }
     }
     if (!ends) {
@@ -85,14 +80,12 @@ static inline __attribute__((always_inline)) void FN(rows)(const dti_dots_tile *
 {
     const bool shared = R >= R_MAX / 2; /* where there are several tiles they share rows evenly */
 
-    if (t->kept && shared)
-        FN(block)(t, 0, R, O_MAX, true);
-    else if (t->width == O_MAX)
-        for (int64_t o = 0; o < t->n_outputs; o += O_MAX) FN(block)(t, o, R, O_MAX, false);
+    if (t->width == O_MAX)
+        for (int64_t o = 0; o < t->n_outputs; o += O_MAX) FN(block)(t, o, R, O_MAX);
     else if (t->width == 2 && shared)
-        for (int64_t o = 0; o < t->n_outputs; o += 2) FN(block)(t, o, R, 2, false);
+        for (int64_t o = 0; o < t->n_outputs; o += 2) FN(block)(t, o, R, 2);
     else if (R <= DTI_DOTS_SINGLE)
-        for (int64_t o = 0; o < t->n_outputs; o++) FN(block)(t, o, R, 1, false);
+        for (int64_t o = 0; o < t->n_outputs; o++) FN(block)(t, o, R, 1);
 }
 
 static void FN(multiply)(const dti_dots_tile *t)

@@ -57,11 +57,10 @@ static inline vf part_of_f16(const uint16_t *p, int h)
 #define FN(name)       name##_of_f16
 #include "dtensor/kernels/cpu/dots.inc.c"
 
-#define OPS(dtype)                                                                                 \
-    {                                                                                              \
-        .rows = R_MAX, .outputs = O_MAX, .columns = COLUMNS, .x_bytes = sizeof(float),             \
-        .depth_bytes = R_MAX > 4 ? 8192 : 4096, .lane_bytes = sizeof(vf), .pack = pack_of_##dtype, \
-        .multiply = multiply_of_##dtype,                                                           \
+#define OPS(dtype)                                                                          \
+    {                                                                                       \
+        .rows = R_MAX, .outputs = O_MAX, .columns = COLUMNS, .x_bytes = sizeof(float),      \
+        .lane_bytes = sizeof(vf), .pack = pack_of_##dtype, .multiply = multiply_of_##dtype, \
     }
 
 const dti_dots_ops DT_DOTS[DTI_N_DOTS_DTYPES] = {

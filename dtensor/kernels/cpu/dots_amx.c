@@ -108,7 +108,6 @@ const dti_dots_ops dti_dots_bf16_amx = {
     .outputs = SIDE,
     .columns = CHUNK,
     .x_bytes = sizeof(uint16_t),
-    .depth_bytes = 8192,
     .max_rows = ROWS - 1,
     .begin = begin,
     .end = end,

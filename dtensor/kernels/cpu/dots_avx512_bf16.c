@@ -25,7 +25,6 @@ const dti_dots_ops dti_dots_bf16_avx512_bf16 = {
     .outputs = O_MAX,
     .columns = COLUMNS,
     .x_bytes = sizeof(uint16_t),
-    .depth_bytes = 8192,
     .lane_bytes = sizeof(vf),
     .pack = pack,
     .multiply = multiply,

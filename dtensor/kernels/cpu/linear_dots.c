@@ -1,39 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Products of any number of rows by the tiles of dots.h. Rows are taken in blocks; all workers pack
- * one, then they take chunks of outputs as they become free. Within a chunk some outputs after the
- * other meet a group of tiles of rows, which stays in level 2, while the weights of the next ones
- * are on their way from memory. The first tile keeps the weights, as they are multiplied, in level
- * 1 for the others. */
+ * one, then they take chunks of outputs as they become free. One tile of rows after the other meets
+ * a chunk: its x stays in level 1, the weights of the chunk in level 2, while those of the next one
+ * are on their way from memory. Where there is one tile it meets the weights as they come. */
 #include <stdatomic.h>
+#include <string.h>
 
 #include "dtensor/kernels/cpu/dots.h"
 #include "dtensor/kernels/cpu/linear.h"
 
-/* Rows of a block; tiles up to which all inputs are one depth; the least outputs of a chunk, and a
- * multiple of which it is. */
-enum { MAX_ROWS = 512, FEW_TILES = 4, MIN_CHUNK = 32, GRAIN = 16 };
+/* Rows of a block, at least and at most; outputs of a chunk, whose rows of y fill pairs of lines
+ * that caches fetch so that two workers do not write into one; a multiple of which they are. */
+enum { MIN_ROWS = 96, MAX_ROWS = 512, MAX_CHUNK = 64, GRAIN = 16 };
 
-/* Bytes of the x of a group, which stays in level 2; of a chunk's sums, and of its weights. */
-enum { GROUP = 480 << 10, SUMS = 32 << 10, CHUNK = 256 << 10 };
+/* Tiles from which on a chunk's weights are copied, so that rows which lie a large power of two
+ * apart do not push each other out of level 2; bytes between the ends of rows then. */
+enum { COPY_TILES = 16, GAP = 64 };
 
-/* Bytes of the x of one tile beside which a stream of weights passes through level 1; those beside
+/* Bytes of a block's x, which stays in level 3; of a chunk's weights; of the x of a tile at a
+ * depth. */
+enum { BLOCK = 8 << 20, CHUNK = 256 << 10, SLOT = 24 << 10 };
+
+/* Bytes of the x of a tile beside which a stream of weights passes through level 1; those beside
  * which the processor fetches that stream best by itself; how early it is called else. */
 enum { STREAM = 26 << 10, QUIET = 12 << 10, LEAD = 16 << 10 };
 
 typedef struct dots_job {
     const dti_linear *l;
     const dti_dots_ops *ops;
-    int64_t row, n_rows;       /* of the block */
-    int64_t n_tiles, n_groups; /* of the block; rows and tiles are shared evenly */
-    int64_t depth, n_depths;   /* columns at a time */
-    int64_t max_group;         /* tiles */
-    int64_t chunk, n_chunks;   /* outputs */
-    bool stream;               /* each tile meets all outputs of a chunk, one or two at a time */
-    char *x;                   /* [n_depths, n_tiles] of slot_bytes */
-    char *scratch;             /* of worker 0 */
-    int64_t slot_bytes, keep_bytes, lanes_bytes, sums_bytes;
-    _Atomic int64_t next; /* part to be taken: a group and a chunk */
+    int64_t row, n_rows;     /* of the block */
+    int64_t n_tiles;         /* of the block, which share its rows evenly */
+    int64_t depth, n_depths; /* columns at a time */
+    int64_t chunk, n_chunks; /* outputs */
+    bool stream;             /* one tile, which takes one or two outputs at a time */
+    char *x;                 /* [n_depths, n_tiles] of slot_bytes */
+    char *scratch;           /* of worker 0 */
+    int64_t slot_bytes, copy_stride, copy_bytes, lanes_bytes, sums_bytes;
+    _Atomic int64_t next; /* chunk to be taken */
 } dots_job;
 
 static int64_t divide_up(int64_t a, int64_t b)
@@ -84,145 +88,125 @@ static void pack_share(void *arg, int worker, int n_workers)
 
 /* --- one chunk of outputs --------------------------------------------------------------------- */
 
-/* A chunk of outputs of a group of tiles. */
+/* By one worker. */
 typedef struct dots_part {
     const dots_job *j;
-    char *keep;
-    float *lanes, *sums; /* [outputs / width, n_tiles] tiles; [rows, outputs of a chunk] */
-    int64_t tile, n_tiles;
-    int64_t o, n; /* outputs */
+    char *copy;          /* of its weights, [n_depths, outputs] of copy_stride */
+    float *lanes, *sums; /* of a tile: [outputs / width] tiles; [rows, outputs of a chunk] */
+    int64_t o, n;        /* outputs */
+    int64_t next;        /* that one of the workers will take when this is done */
 } dots_part;
 
-static dots_part part_of(const dots_job *j, int64_t at, int worker)
+static dots_part part_of(const dots_job *j, int64_t chunk, int worker, int n_workers)
 {
-    char *scratch = j->scratch + worker * (j->keep_bytes + j->lanes_bytes + j->sums_bytes);
-    const int64_t o = at % j->n_chunks * j->chunk, group = at / j->n_chunks;
-    const int64_t tile = group * j->n_tiles / j->n_groups;
+    char *scratch = j->scratch + worker * (j->copy_bytes + j->lanes_bytes + j->sums_bytes);
 
     return (dots_part){
         .j = j,
-        .keep = scratch,
-        .lanes = (float *)(void *)(scratch + j->keep_bytes),
-        .sums = (float *)(void *)(scratch + j->keep_bytes + j->lanes_bytes),
-        .tile = tile,
-        .n_tiles = (group + 1) * j->n_tiles / j->n_groups - tile,
-        .o = o,
-        .n = least(j->l->n_out - o, j->chunk),
+        .copy = scratch,
+        .lanes = (float *)(void *)(scratch + j->copy_bytes),
+        .sums = (float *)(void *)(scratch + j->copy_bytes + j->lanes_bytes),
+        .o = chunk * j->chunk,
+        .n = least(j->l->n_out - chunk * j->chunk, j->chunk),
+        .next = (chunk + n_workers) * j->chunk,
     };
 }
 
-/* Some outputs of a part at a depth: all of it where it is a stream. */
-typedef struct dots_step {
-    int64_t d, o, n;
-} dots_step;
-
-/* What is called while a step is multiplied: what comes LEAD later, or where that does not follow
- * in memory, what is next. */
-static const char *ahead_of(const dots_part *p, const dots_step *s, const char *w)
-{
-    const dots_job *j = p->j;
-    const int64_t bytes = (int64_t)dt_dtype_size(j->l->w->dtype), stride = j->l->n_in * bytes;
-
-    if (j->n_depths == 1) return w + (j->stream ? LEAD : most(s->n * stride, LEAD));
-    if (s->o + s->n < p->n) return w + s->n * stride;
-    return w + (s->d + 1 < j->n_depths ? j->depth * bytes - s->o * stride : 0);
-}
-
-/* Outputs at a time of tile i. */
-static int64_t width_of(const dots_job *j, int64_t i, int64_t n_rows)
+/* Outputs at a time. */
+static int64_t width_of(const dots_job *j)
 {
     if (!j->stream) return j->ops->outputs;
-    return i == 0 && n_rows <= DTI_DOTS_SINGLE ? 1 : 2;
+    return j->n_rows <= DTI_DOTS_SINGLE ? 1 : 2;
 }
 
-/* How much of what is ahead tile i of n calls: from which row of w on, and how many rows. Nothing
- * where its x leaves so much of level 1 to the stream that the processor does better. */
-static int64_t called_before(const dots_job *j, int64_t i, int64_t n, int64_t n_rows)
+/* Rows of what is ahead that tiles before i call: of the next chunk all the same, of a stream what
+ * is taken at a time, unless x leaves so much of level 1 to it that the processor does better. */
+static int64_t called_before(const dots_job *j, int64_t i)
 {
-    if (!j->stream) return j->ops->outputs * i / n;
-    if (n_rows * j->depth * j->ops->x_bytes <= QUIET) return 0;
-    return i == 0 ? 0 : width_of(j, 0, n_rows);
+    if (!j->stream) return j->ops->outputs * i / j->n_tiles;
+    return j->n_rows * j->depth * j->ops->x_bytes > QUIET ? width_of(j) * i : 0;
 }
 
-static void run_step(const dots_part *p, const dots_step *s)
+static const char *weights_of(const dots_part *p)
+{
+    const dt_local *w = p->j->l->w;
+
+    return (const char *)w->data + p->o * p->j->l->n_in * (int64_t)dt_dtype_size(w->dtype);
+}
+
+static void copy_weights(const dots_part *p)
+{
+    const dots_job *j = p->j;
+    const int64_t bytes = (int64_t)dt_dtype_size(j->l->w->dtype);
+    const char *w = weights_of(p);
+
+    for (int64_t o = 0; o < p->n; o++)
+        for (int64_t d = 0; d < j->n_depths; d++) {
+            const int64_t first = d * j->depth, n = least(j->l->n_in - first, j->depth);
+            memcpy(p->copy + (d * j->chunk + o) * j->copy_stride,
+                   w + (o * j->l->n_in + first) * bytes, (size_t)(n * bytes));
+        }
+}
+
+static void multiply_tile(const dots_part *p, int64_t tile)
 {
     const dots_job *j = p->j;
     const dti_dots_ops *ops = j->ops;
     const int64_t bytes = (int64_t)dt_dtype_size(j->l->w->dtype), stride = j->l->n_in * bytes;
-    const char *w = (const char *)j->l->w->data + (p->o + s->o) * stride + s->d * j->depth * bytes;
-    const char *ahead = ahead_of(p, s, w);
-    const int64_t first = row_of(j, p->tile), rows = row_of(j, p->tile + p->n_tiles) - first;
+    const int64_t row = row_of(j, tile), n_rows = row_of(j, tile + 1) - row;
+    const int64_t called = called_before(j, tile);
+    const char *w = weights_of(p);
+    const char *ahead = w + (j->stream ? LEAD : (p->next - p->o) * stride);
+    const bool copied = j->copy_bytes > 0;
 
-    for (int64_t i = 0; i < p->n_tiles; i++) {
-        const int64_t row = row_of(j, p->tile + i), n_rows = row_of(j, p->tile + i + 1) - row;
-        const int64_t called = called_before(j, i, p->n_tiles, n_rows);
-        const bool keeps = !j->stream && p->n_tiles > 1;
+    for (int64_t d = 0; d < j->n_depths; d++)
         ops->multiply(&(dti_dots_tile){
             .n_rows = n_rows,
-            .n_outputs = s->n,
-            .depth = least(j->l->n_in - s->d * j->depth, j->depth),
-            .width = width_of(j, i, n_rows),
-            .x = slot(j, s->d, p->tile + i),
-            .w = keeps && i > 0 ? p->keep : w,
-            .w_stride = stride,
-            .kept = keeps && i > 0,
-            .keep = keeps ? p->keep : NULL,
-            .lanes = p->lanes + (s->o * rows + ops->outputs * (row - first)) *
-                                    (ops->lane_bytes / (int64_t)sizeof(float)),
-            .begins = s->d == 0,
-            .ends = s->d + 1 == j->n_depths,
-            .y = p->sums + (row - first) * j->chunk + s->o,
+            .n_outputs = p->n,
+            .depth = least(j->l->n_in - d * j->depth, j->depth),
+            .width = width_of(j),
+            .x = slot(j, d, tile),
+            .w = copied ? p->copy + d * j->chunk * j->copy_stride : w + d * j->depth * bytes,
+            .w_stride = copied ? j->copy_stride : stride,
+            .lanes = p->lanes,
+            .begins = d == 0,
+            .ends = d + 1 == j->n_depths,
+            .y = p->sums,
             .y_stride = j->chunk,
-            .ahead = ahead + called * stride,
-            .n_ahead = called_before(j, i + 1, p->n_tiles, n_rows) - called,
+            .ahead = ahead + called * stride + d * j->depth * bytes,
+            .n_ahead = called_before(j, tile + 1) - called,
         });
-    }
+    dti_linear_store(j->l, p->sums, j->chunk, j->row + row, n_rows, p->o, p->n);
 }
 
 static void multiply_share(void *arg, int worker, int n_workers)
 {
     dots_job *j = arg;
-    int64_t at;
+    int64_t chunk;
 
-    (void)n_workers;
     if (j->ops->begin != NULL) j->ops->begin();
-    while ((at = atomic_fetch_add(&j->next, 1)) < j->n_groups * j->n_chunks) {
-        const dots_part part = part_of(j, at, worker);
-        const int64_t row = row_of(j, part.tile), n = j->stream ? part.n : j->ops->outputs;
-        for (int64_t d = 0; d < j->n_depths; d++)
-            for (int64_t o = 0; o < part.n; o += n)
-                run_step(&part, &(dots_step){ d, o, least(part.n - o, n) });
-        dti_linear_store(j->l, part.sums, j->chunk, j->row + row,
-                         row_of(j, part.tile + part.n_tiles) - row, part.o, part.n);
+    while ((chunk = atomic_fetch_add(&j->next, 1)) < j->n_chunks) {
+        const dots_part part = part_of(j, chunk, worker, n_workers);
+        if (j->copy_bytes > 0) copy_weights(&part);
+        for (int64_t i = 0; i < j->n_tiles; i++) multiply_tile(&part, i);
     }
     if (j->ops->end != NULL) j->ops->end();
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-/* While the x of a tile stays in level 1 beside it, a stream of weights comes at the speed of
- * memory with the first of a few tiles, and from level 2 with the others. */
-static bool is_stream(const dots_job *j, int64_t n_rows)
-{
-    const int64_t rows = least(n_rows, j->ops->rows);
-
-    return n_rows <= FEW_TILES * j->ops->rows && rows * j->depth * j->ops->x_bytes <= STREAM;
-}
-
 /* Large enough that taking one costs nothing, yet some for every worker. */
 static int64_t chunk_of(const dots_job *j, int n_workers)
 {
     const int64_t fair = round_up(divide_up(j->l->n_out, 4 * (int64_t)n_workers), GRAIN);
-    const int64_t weights = CHUNK / (j->depth * j->ops->x_bytes);
-    const int64_t sums = SUMS / (j->max_group * j->ops->rows * (int64_t)sizeof(float));
+    const int64_t weights = CHUNK / (j->l->n_in * (int64_t)dt_dtype_size(j->l->w->dtype));
 
-    return least(fair, most(least(weights, sums) / GRAIN * GRAIN, MIN_CHUNK));
+    return least(least(fair, MAX_CHUNK), most(weights / GRAIN * GRAIN, GRAIN));
 }
 
 static void run_block(dots_job *j)
 {
     j->n_tiles = divide_up(j->n_rows, j->ops->rows);
-    j->n_groups = divide_up(j->n_tiles, j->max_group);
     j->next = 0;
     dti_cpu_run(j->l->cpu, j->n_tiles > 1 ? dti_bytes(j->l->x) : 0, pack_share, j);
     dti_cpu_run_stream(j->l->cpu, dti_bytes(j->l->w) * j->n_tiles, multiply_share, j);
@@ -231,27 +215,28 @@ static void run_block(dots_job *j)
 dt_status dti_linear_dots(const dti_linear *l)
 {
     const dti_dots_ops *ops = l->cpu->dots[l->w->dtype];
-    const int64_t n_blocks = divide_up(l->n_rows, MAX_ROWS);
+    const int64_t block = most(BLOCK / (l->n_in * ops->x_bytes), MIN_ROWS);
+    const int64_t n_blocks = divide_up(l->n_rows, least(block, MAX_ROWS));
     const int64_t max_rows = divide_up(l->n_rows, n_blocks);
     const int64_t max_tiles = divide_up(max_rows, ops->rows), all = round_up(l->n_in, ops->columns);
-    const int64_t depth = ops->depth_bytes / ops->x_bytes;
+    const int64_t depth = SLOT / (ops->rows * ops->x_bytes) / ops->columns * ops->columns;
     const int n_workers = dti_pool_size(l->cpu->pool);
-    dots_job j = { .l = l, .ops = ops, .depth = max_tiles > FEW_TILES ? least(all, depth) : all };
+    dots_job j = { .l = l, .ops = ops, .depth = max_tiles > 1 ? least(all, depth) : all };
     int64_t x_bytes;
     void *scratch;
 
     j.n_depths = divide_up(l->n_in, j.depth);
-    j.stream = is_stream(&j, max_rows);
+    j.stream = max_tiles == 1 && max_rows * j.depth * ops->x_bytes <= STREAM;
     j.slot_bytes = ops->rows * j.depth * ops->x_bytes;
-    j.max_group = least(max_tiles, divide_up(GROUP, j.slot_bytes));
     j.chunk = chunk_of(&j, n_workers);
     j.n_chunks = divide_up(l->n_out, j.chunk);
+    j.copy_stride = j.depth * (int64_t)dt_dtype_size(l->w->dtype) + GAP;
+    j.copy_bytes = max_tiles >= COPY_TILES ? j.n_depths * j.chunk * j.copy_stride : 0;
     x_bytes = j.n_depths * max_tiles * j.slot_bytes;
-    j.keep_bytes = ops->outputs * j.depth * ops->x_bytes;
-    j.lanes_bytes = j.n_depths > 1 ? j.chunk * j.max_group * ops->rows * ops->lane_bytes : 0;
-    j.sums_bytes = round_up(j.max_group * ops->rows * j.chunk * (int64_t)sizeof(float), 64);
+    j.lanes_bytes = j.n_depths > 1 ? j.chunk * ops->rows * ops->lane_bytes : 0;
+    j.sums_bytes = round_up(ops->rows * j.chunk * (int64_t)sizeof(float), 64);
     DT_TRY(dti_cpu_scratch(
-        l->cpu, (size_t)(x_bytes + n_workers * (j.keep_bytes + j.lanes_bytes + j.sums_bytes)),
+        l->cpu, (size_t)(x_bytes + n_workers * (j.copy_bytes + j.lanes_bytes + j.sums_bytes)),
         &scratch));
     j.x = scratch;
     j.scratch = j.x + x_bytes;
