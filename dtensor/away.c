@@ -93,7 +93,6 @@ static dt_status open_memory(dti_away *a, bool host)
 {
     const dti_allocator in_file = { take_bytes, give_bytes, a };
 
-    a->fd = -1;
     a->page = (size_t)sysconf(_SC_PAGESIZE);
     (void)dti_printable(a->where, a->label, sizeof a->label);
     if (!host && !a->device->dry)
@@ -124,6 +123,7 @@ dt_status dti_away_open(dti_device *d, const char *where, dti_memory **out)
     if (a == NULL) {
         DT_TRY(dti_new(sizeof *a, &a));
         a->device = d;
+        a->fd = -1;
         DT_TRY_TO(fail, st, dti_strdup(where, &a->where));
         DT_TRY_TO(fail, st, open_memory(a, host));
         a->next = d->away;
