@@ -49,7 +49,7 @@ typedef struct dt_pass_cost {
 
 /* What a rank would hold, and receive in the prompt's pass and in a step of one token. */
 typedef struct dt_rank_cost {
-    int64_t weight_bytes;
+    int64_t weight_bytes; /* without those that are offloaded */
     int64_t cache_bytes;
     int64_t activation_bytes; /* what it takes from the system for temporaries, without the scratch
                                * memory of kernels */

@@ -144,15 +144,17 @@ static dt_status run_passes(const dti_predict_options *o, dti_watched *watched, 
     dt_status st = DT_OK;
     dt_state *s = NULL;
     dt_tape *t = NULL;
+    dti_device *device;
     int64_t held;
 
+    DT_TRY(dti_device_of(p->rt, &device));
     DT_TRY_TO(done, st, dt_state_create(p->model, o->batch, o->sequence, &s));
     DT_TRY_TO(done, st, dt_tape_create(p->rt, &t));
     DT_TRY_TO(done, st, measure_pass(t, s, o->sequence, watched, &p->prefill));
     dt_state_rewind(s, o->sequence - 1);
     DT_TRY_TO(done, st, measure_pass(t, s, 1, watched, &p->decode));
     DT_TRY_TO(done, st, dti_held_bytes(p->rt, &held));
-    p->weight_bytes = dt_model_local_bytes(p->model);
+    p->weight_bytes = (int64_t)dti_memory_of_kind(device->memory, DTI_KIND_WEIGHTS);
     p->cache_bytes = dti_state_bytes(s);
     p->activation_bytes = held - p->weight_bytes - p->cache_bytes;
 done:
@@ -171,6 +173,7 @@ static dt_status predict(const char *dir, const dti_predict_options *o, dti_watc
     *out = (dti_prediction){ 0 };
     run.log = o->log;
     run.log_arg = o->log_arg;
+    run.device = o->device;
     DT_CHECK(o->batch >= 1 && o->batch <= INT32_MAX, DT_ERR_ARG, "a batch of %lld sequences",
              (long long)o->batch);
     DT_TRY(dt_mesh_parse(o->mesh, &n_dims, names, sizes, &run.n_ranks));

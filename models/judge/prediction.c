@@ -114,7 +114,8 @@ dt_status dt_predict(dt_runtime *rt, const char *dir, const dt_predict_options *
                                                         .load = o.load,
                                                         .like = rt,
                                                         .log = o.log,
-                                                        .log_arg = o.log_arg },
+                                                        .log_arg = o.log_arg,
+                                                        .device = o.device },
                                 &p->first, &p->ranks));
     *out = p;
     return DT_OK;

@@ -12,8 +12,8 @@
 typedef struct dti_prediction {
     dt_runtime *rt;
     dt_mesh *mesh;
-    dt_model *model; /* dry; names and layouts of what is predicted */
-    int64_t weight_bytes;
+    dt_model *model;      /* dry; names and layouts of what is predicted */
+    int64_t weight_bytes; /* without those that are offloaded */
     int64_t cache_bytes;
     int64_t activation_bytes; /* what the rank takes from the system for temporaries, without the
                                * scratch memory of kernels */
@@ -32,6 +32,7 @@ typedef struct dti_predict_options {
     dt_runtime *like; /* whose registries hold; NULL: nobody's */
     dt_log_fn log;    /* may be NULL */
     void *log_arg;
+    const char *device; /* where its tensors would lie; NULL: on the CPU */
 } dti_predict_options;
 
 /* Judges the options of a prediction, as dt_predict() says, and settles how many tokens. */

@@ -124,6 +124,35 @@ DT_TEST(predict, every_number_is_that_of_a_run)
         dt_test_on_ranks(cases[i].mesh, run_and_compare, &cases[i]);
 }
 
+/* "host" is another memory where tensors would lie on a GPU. */
+DT_TEST(predict, weights_that_are_offloaded_are_not_held)
+{
+    char path[DT_TEST_PATH_BYTES], dir[DT_TEST_PATH_BYTES];
+    const struct {
+        const char *offload, *device;
+        bool away;
+    } places[] = { { NULL, NULL, false },
+                   { "host", NULL, false },
+                   { "host", "cuda", true },
+                   { dt_test_temp_dir(dir), NULL, true } };
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    int64_t temporaries = 0;
+
+    (void)dt_test_source_path(path, "tests/golden/llama/tied");
+    load.fully_shard = "dp";
+    for (size_t i = 0; i < DT_COUNT(places); i++) {
+        dti_predict_options o = { .mesh = "dp=2", .batch = 1, .sequence = 16, .load = &load };
+        DT_ENDS(dti_prediction_free) dti_prediction p;
+        load.offload = places[i].offload;
+        o.device = places[i].device;
+        DT_ASSERT_OK(dti_predict(path, &o, &p));
+        DT_ASSERT(dt_model_local_bytes(p.model) > 0);
+        DT_ASSERT_EQ_INT(p.weight_bytes, places[i].away ? 0 : dt_model_local_bytes(p.model));
+        if (i == 0) temporaries = p.activation_bytes;
+        DT_ASSERT(p.activation_bytes > 0 && p.activation_bytes == temporaries);
+    }
+}
+
 DT_TEST(predict, bad_sizes_are_refused)
 {
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
