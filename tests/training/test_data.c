@@ -112,7 +112,7 @@ DT_TEST(data, a_hash_says_whose_files_they_are_wherever_they_lie)
         DT_ASSERT(hash_of(a, NULL) != hash_of(b, NULL));
         tokens[i]--;
     }
-    for (int i = 0; i < MANY; i++) tokens[i] = (uint16_t)((i * i + i / 2000) % 1000);
+    for (int i = 0; i < MANY; i++) tokens[i] = (uint16_t)(((int64_t)i * i + i / 2000) % 1000);
     b = tokens_write(&f, "b.bin", tokens, MANY * sizeof *tokens);
     DT_ASSERT(hash_of(b, NULL) != hash_of(c, NULL));
 }

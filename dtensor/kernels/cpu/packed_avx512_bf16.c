@@ -186,7 +186,7 @@ static inline __attribute__((always_inline)) __m512 by_lane(const float *p, cons
 {
     if (!k.wide) return _mm512_maskz_permutexvar_ps(there, of, _mm512_loadu_ps(p));
     return _mm512_maskz_broadcast_f32x2(
-        there, _mm_castpd_ps(_mm_load_sd((const double *)(const void *)p)));
+        there, _mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)p)));
 }
 
 /* Where the tile is. */
