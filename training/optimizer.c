@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "base/options.h"
+#include "mesh/runtime.h"
 #include "training/norm.h"
 
 static const double F16_LOSS_SCALE = 65536.0;
@@ -134,6 +135,7 @@ dt_status dt_optimizer_create(dt_layers *layers, const dt_optimizer_options *opt
     return DT_OK;
 
 fail:
+    st = dti_runtime_alone(rt, st);
     dt_optimizer_release(&opt);
     return st;
 }

@@ -8,6 +8,7 @@
 #include "dtensor/away.h"
 #include "dtensor/create.h"
 #include "dtensor/leaves.h"
+#include "mesh/runtime.h"
 #include "parallel_styles/changes.h"
 #include "weights/read_layers.h"
 
@@ -59,7 +60,7 @@ static dt_status copy_param(dt_layers *layers, dt_layer *layer, int param, const
         DT_TRY(dt_redistribute(x, want, &y));
     else
         DT_TRY(dt_copy_to(x, dt_layers_mesh(layers), want, &y));
-    st = own_values(layer, x, &y);
+    st = dti_runtime_alone(dt_mesh_runtime(dt_layers_mesh(layers)), own_values(layer, x, &y));
     if (st == DT_OK) {
         dti_tensor_set_kind(y, DTI_KIND_WEIGHTS);
         st = dt_layer_set_param(layer, param, y);

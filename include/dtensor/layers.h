@@ -185,8 +185,8 @@ DT_API DT_MUST_USE dt_status dt_layer_set_param(dt_layer *layer, int param, dt_t
  *
  *   where  "host": in memory of the host, where tensors lie on a GPU; on the CPU that is where they
  *          are. Else a folder, of ranks on the CPU: in a file without a name that goes with the
- *          process. Of it no more is in memory than what is
- *          used, and what comes next
+ *          process. Of it no more is in memory than what is used, and what comes next; of layers
+ *          that are computed in tiles, what was used since the last step
  *
  * Values of such tensors are written by the library's functions (dt_tensor_write(), dt_fill()), not
  * through their address: what a file has is compared with what was written.

@@ -212,6 +212,7 @@ DT_API const dt_local *dt_tensor_local(const dt_tensor *x); /* this rank's piece
  * Not collective. dt_tensor_read() waits for what has to be computed before.
  * Errors      DT_ERR_ARG          NULL, or another number of bytes; names both
  *             DT_ERR_UNSUPPORTED  a dry tensor
+ *             DT_ERR_IO           a parameter in a file (dt_layers_offload()) that the disk lost
  *             DT_ERR_DEVICE       the device's, also of what was computed before
  */
 DT_API DT_MUST_USE dt_status dt_tensor_read(const dt_tensor *x, void *to, size_t bytes);
