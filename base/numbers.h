@@ -19,6 +19,17 @@ static inline int64_t dti_max(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* a / b, and a, up to the next whole number and the next multiple of b; a >= 0, b > 0. */
+static inline int64_t dti_divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static inline int64_t dti_round_up(int64_t a, int64_t b)
+{
+    return dti_divide_up(a, b) * b;
+}
+
 /* Is bit i of a set of mesh dims or axes set? */
 static inline bool dti_has(uint32_t set, int i)
 {

@@ -65,11 +65,6 @@ struct dti_offload {
     dt_error why;
 };
 
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
 /* --- items --- */
 
 dt_status dti_offload_create(dt_runtime *rt, const char *where, int64_t window_bytes,
@@ -122,7 +117,7 @@ static bool lies_in_place(const dti_offload *o)
 /* Bytes of one slot's part of a window of n elements: of a file whole pages. */
 static int64_t slot_bytes(const dti_offload *o, int64_t n)
 {
-    return o->dir != NULL ? round_up(n * 4, PAGE) : n * 4;
+    return o->dir != NULL ? dti_round_up(n * 4, PAGE) : n * 4;
 }
 
 dt_status dti_offload_add(dti_offload *o, int64_t n, int n_slots, int64_t *number)

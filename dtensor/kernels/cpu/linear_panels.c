@@ -5,6 +5,7 @@
  * as they become free, pack the weights of a chunk, one depth after the other, and multiply. */
 #include <stdatomic.h>
 
+#include "base/numbers.h"
 #include "dtensor/kernels/cpu/linear.h"
 #include "dtensor/kernels/cpu/panels.h"
 
@@ -24,11 +25,6 @@ typedef struct panels_job {
     int64_t rows_bytes;
     _Atomic int64_t next; /* chunk to be taken */
 } panels_job;
-
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 static int64_t depth_at(const panels_job *j, int64_t d)
 {
@@ -239,7 +235,7 @@ static void multiply_share(void *arg, int worker, int n_workers)
         if (c >= j->n_chunks) break;
         p.o = c * j->chunk;
         p.n = j->l->n_out - p.o < j->chunk ? j->l->n_out - p.o : j->chunk;
-        p.n_panels = divide_up(p.n, j->ops->outputs);
+        p.n_panels = dti_divide_up(p.n, j->ops->outputs);
         for (int64_t d = 0; d < j->n_depths; d++) multiply_depth(j, &p, d);
         store_part(j, &p);
     }
@@ -251,7 +247,8 @@ static void multiply_share(void *arg, int worker, int n_workers)
 /* Wide, so that x is read from the outer caches few times; yet some chunks for every worker. */
 static int64_t chunk_of(int64_t n_out, int64_t outputs, int n_workers)
 {
-    const int64_t fair = divide_up(divide_up(n_out, 4 * (int64_t)n_workers), outputs) * outputs;
+    const int64_t fair =
+        dti_divide_up(dti_divide_up(n_out, 4 * (int64_t)n_workers), outputs) * outputs;
 
     return fair < MAX_CHUNK ? fair : MAX_CHUNK;
 }
@@ -260,14 +257,14 @@ static int64_t chunk_of(int64_t n_out, int64_t outputs, int n_workers)
 static int64_t depth_of(const dti_panel_ops *ops, int64_t n_x_panels, int64_t n_in)
 {
     const int64_t depth = ops->depth * (n_x_panels < 8 ? 8 / n_x_panels : 1);
-    const int64_t all = divide_up(n_in, ops->columns) * ops->columns;
+    const int64_t all = dti_divide_up(n_in, ops->columns) * ops->columns;
 
     return depth < all ? depth : all;
 }
 
 static void run_block(panels_job *j)
 {
-    j->n_x_panels = divide_up(j->n_rows, j->ops->rows);
+    j->n_x_panels = dti_divide_up(j->n_rows, j->ops->rows);
     j->next = 0;
     dti_cpu_run(j->l->cpu, dti_bytes(j->l->x), pack_share, j);
     dti_cpu_run(j->l->cpu, dti_bytes(j->l->w), multiply_share, j);
@@ -276,7 +273,7 @@ static void run_block(panels_job *j)
 dt_status dti_linear_panels(const dti_linear *l, const dti_panel_ops *ops)
 {
     const int64_t max_rows = l->n_rows < MAX_ROWS ? l->n_rows : MAX_ROWS;
-    const int64_t max_panels = divide_up(max_rows, ops->rows);
+    const int64_t max_panels = dti_divide_up(max_rows, ops->rows);
     const int n_workers = dti_pool_size(l->cpu->pool);
     panels_job j = { .l = l,
                      .ops = ops,
@@ -285,10 +282,10 @@ dt_status dti_linear_panels(const dti_linear *l, const dti_panel_ops *ops)
     int64_t x_bytes;
     void *scratch;
 
-    j.n_depths = divide_up(l->n_in, j.depth);
+    j.n_depths = dti_divide_up(l->n_in, j.depth);
     x_bytes = j.n_depths * j.depth * max_panels * ops->x_bytes;
-    j.n_chunks = divide_up(l->n_out, j.chunk);
-    j.w_bytes = j.depth * ops->w_bytes * (l->w_turned ? divide_up(j.chunk, ops->outputs) : 1);
+    j.n_chunks = dti_divide_up(l->n_out, j.chunk);
+    j.w_bytes = j.depth * ops->w_bytes * (l->w_turned ? dti_divide_up(j.chunk, ops->outputs) : 1);
     j.sums_bytes = max_panels * ops->rows * j.chunk * (int64_t)sizeof(float);
     j.rows_bytes = ops->rows * j.chunk * (int64_t)sizeof(float);
     DT_TRY(dti_cpu_scratch(

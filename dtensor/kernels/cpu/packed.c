@@ -12,6 +12,7 @@
 
 #include <stdatomic.h>
 
+#include "base/numbers.h"
 #include "dtensor/kernels/cpu/linear.h"
 
 /* Rows of a block; outputs of a chunk, a multiple of a tile's, where rows are many. */
@@ -52,29 +53,14 @@ static const dti_packed_ops *ops_of(dti_isa isa, dt_dtype x)
     return &dti_packed_portable;
 }
 
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static int64_t row_of(const packed_job *j, int64_t tile)
 {
     return tile * j->n_rows / j->n_tiles;
 }
 
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static int64_t lines(int64_t bytes)
 {
-    return divide_up(bytes, 64) * 64;
+    return dti_round_up(bytes, 64);
 }
 
 static char *slot(const packed_job *j, int64_t d, int64_t tile)
@@ -89,7 +75,7 @@ static void pack_row(const packed_job *j, int64_t tile, int64_t m, float *wide)
     const char *x = (const char *)j->l.x->data + (j->row + m) * j->l.n_in * bytes;
 
     for (int64_t d = 0; d < j->n_depths; d++) {
-        const int64_t i = d * j->depth, n = least(j->l.n_in - i, j->depth);
+        const int64_t i = d * j->depth, n = dti_min(j->l.n_in - i, j->depth);
         if (j->ops->widens) j->x_rows->load(wide, x + i * bytes, n);
         j->ops->pack(slot(j, d, tile) + (m - first) * j->ops->vector, step,
                      j->ops->widens ? (const void *)wide : x + i * bytes, &j->form, n);
@@ -117,8 +103,9 @@ typedef struct packed_work {
 /* Where it lies from `at` on; returns its bytes. */
 static int64_t lay_out(const packed_job *j, char *at, packed_work *w)
 {
-    const int64_t rows = least(j->max_part * j->ops->rows, MAX_ROWS), f32 = (int64_t)sizeof(float);
-    const int64_t chunk = divide_up(j->chunk, j->ops->outputs) * j->ops->outputs;
+    const int64_t rows = dti_min(j->max_part * j->ops->rows, MAX_ROWS),
+                  f32 = (int64_t)sizeof(float);
+    const int64_t chunk = dti_round_up(j->chunk, j->ops->outputs);
     const int64_t scales = lines((chunk * j->groups + DTI_PACKED_PAD) * f32);
     const int64_t keep = lines(j->ops->outputs * j->ops->row_bytes(&j->form, j->depth));
     const int64_t lanes = j->n_depths > 1 ? chunk * rows * j->ops->vector : 0;
@@ -152,11 +139,11 @@ static void run_tiles(const packed_job *j, const packed_work *w, int64_t chunk, 
                       int64_t d, const int64_t part[2])
 {
     const int64_t row_bytes = j->l.n_in * j->form.bits / 8, i = d * j->depth;
-    const int64_t n = least(j->l.n_out - chunk, j->chunk), first = row_of(j, part[0]);
+    const int64_t n = dti_min(j->l.n_out - chunk, j->chunk), first = row_of(j, part[0]);
     const int64_t rows = row_of(j, part[1]) - first, some = j->ops->outputs;
     dti_packed_tile t = { .form = j->form,
-                          .n_outputs = least(n - o, some),
-                          .depth = least(j->l.n_in - i, j->depth),
+                          .n_outputs = dti_min(n - o, some),
+                          .depth = dti_min(j->l.n_in - i, j->depth),
                           .codes = (const uint8_t *)j->l.w->data + (chunk + o) * row_bytes +
                                    i * j->form.bits / 8,
                           .codes_stride = row_bytes,
@@ -190,7 +177,7 @@ static void multiply_share(void *arg, int worker, int n_workers)
     (void)lay_out(j, j->work + worker * j->work_bytes, &w);
     while ((at = atomic_fetch_add(&j->next, 1)) < j->n_parts * j->n_chunks) {
         const int64_t chunk = at % j->n_chunks * j->chunk, p = at / j->n_chunks;
-        const int64_t n = least(j->l.n_out - chunk, j->chunk);
+        const int64_t n = dti_min(j->l.n_out - chunk, j->chunk);
         const int64_t part[2] = { p * j->n_tiles / j->n_parts, (p + 1) * j->n_tiles / j->n_parts };
         widen(j, chunk, n, w.scales, w.shifts);
         for (int64_t d = 0; d < j->n_depths; d++)
@@ -202,8 +189,8 @@ static void multiply_share(void *arg, int worker, int n_workers)
 
 static void run_block(packed_job *j)
 {
-    j->n_tiles = divide_up(j->n_rows, j->ops->rows);
-    j->n_parts = divide_up(j->n_tiles, j->max_part);
+    j->n_tiles = dti_divide_up(j->n_rows, j->ops->rows);
+    j->n_parts = dti_divide_up(j->n_tiles, j->max_part);
     j->next = 0;
     dti_cpu_run(j->l.cpu, j->n_tiles > 1 ? dti_bytes(j->l.x) : 0, pack_share, j);
     dti_cpu_run_stream(j->l.cpu, dti_bytes(j->l.w) * j->n_tiles, multiply_share, j);
@@ -214,15 +201,15 @@ static void run_block(packed_job *j)
 static void cut(packed_job *j, int64_t max_tiles, int n_workers)
 {
     const int64_t outputs = j->ops->outputs, row_bytes = j->l.n_in * j->form.bits / 8;
-    const int64_t fair = divide_up(divide_up(j->l.n_out, 4 * (int64_t)n_workers), outputs);
-    const int64_t wide = max_tiles > 1 ? CHUNK : least(CHUNK_BYTES / (row_bytes + 1), 4 * CHUNK);
+    const int64_t fair = dti_divide_up(dti_divide_up(j->l.n_out, 4 * (int64_t)n_workers), outputs);
+    const int64_t wide = max_tiles > 1 ? CHUNK : dti_min(CHUNK_BYTES / (row_bytes + 1), 4 * CHUNK);
 
-    j->depth = most(max_tiles > 1 ? least(j->l.n_in, j->ops->depth) : j->l.n_in, 1);
-    j->n_depths = most(divide_up(j->l.n_in, j->depth), 1);
+    j->depth = dti_max(max_tiles > 1 ? dti_min(j->l.n_in, j->ops->depth) : j->l.n_in, 1);
+    j->n_depths = dti_max(dti_divide_up(j->l.n_in, j->depth), 1);
     j->slot_bytes = j->ops->rows * j->ops->row_bytes(&j->form, j->depth);
-    j->max_part = least(max_tiles, divide_up(GROUP_BYTES, j->slot_bytes + 1));
-    j->chunk = least(fair, most(wide / outputs, 1)) * outputs;
-    j->n_chunks = divide_up(j->l.n_out, j->chunk);
+    j->max_part = dti_min(max_tiles, dti_divide_up(GROUP_BYTES, j->slot_bytes + 1));
+    j->chunk = dti_min(fair, dti_max(wide / outputs, 1)) * outputs;
+    j->n_chunks = dti_divide_up(j->l.n_out, j->chunk);
 }
 
 static dt_status run(const dt_kargs *a, const char *op, bool floats)
@@ -238,9 +225,9 @@ static dt_status run(const dt_kargs *a, const char *op, bool floats)
                             .n_out = a->in[1].shape[0] },
                      .scales = &a->in[2],
                      .zeros = a->n_in > 3 ? &a->in[3] : NULL,
-                     .form = { least(attr->group, DTI_PACKED_GROUP), (int)attr->bits, floats,
+                     .form = { dti_min(attr->group, DTI_PACKED_GROUP), (int)attr->bits, floats,
                                a->n_in > 3 } };
-    const int64_t n_blocks = divide_up(j.l.n_rows, MAX_ROWS);
+    const int64_t n_blocks = dti_divide_up(j.l.n_rows, MAX_ROWS);
     const int n_workers = (int)dt_kernel_workers(a);
     const dti_row_ops *y_rows;
     int64_t max_tiles, packed;
@@ -253,10 +240,10 @@ static dt_status run(const dt_kargs *a, const char *op, bool floats)
     if (j.l.n_rows == 0 || j.l.n_out == 0) return DT_OK;
     j.groups = j.l.n_in / j.form.group;
     j.repeats = attr->group / j.form.group;
-    max_tiles = divide_up(divide_up(j.l.n_rows, n_blocks), j.ops->rows);
+    max_tiles = dti_divide_up(dti_divide_up(j.l.n_rows, n_blocks), j.ops->rows);
     cut(&j, max_tiles, n_workers);
     packed = j.n_depths * max_tiles * j.slot_bytes;
-    j.work_bytes = most(lay_out(&j, NULL, &w), lines(j.depth * (int64_t)sizeof(float)));
+    j.work_bytes = dti_max(lay_out(&j, NULL, &w), lines(j.depth * (int64_t)sizeof(float)));
     DT_TRY(dti_cpu_scratch(a->cpu, (size_t)(packed + n_workers * j.work_bytes), &scratch));
     j.x = scratch;
     j.work = j.x + packed;
