@@ -111,6 +111,8 @@ DT_TEST(kernels_linear, more_of_everything_than_is_taken_at_a_time)
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         run_linear((linear_shape){ 530, 531, 290 }, kt_floats[t], DT_F32, t == 0, KT_UNIFORM);
     run_linear((linear_shape){ 40, 2090, 33 }, DT_BF16, DT_BF16, false, KT_UNIFORM);
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++) /* of weights that are copied, too */
+        run_linear((linear_shape){ 100, 2090, 83 }, kt_floats[t], DT_F32, false, KT_UNIFORM);
 }
 
 /* Of operands that lie turned an output on panels is one chain of additions, whatever rows and

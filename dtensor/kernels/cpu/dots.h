@@ -25,7 +25,8 @@ typedef struct dti_dots_tile {
     float *y;          /* where it ends: [n_rows, outputs], rows y_stride floats apart */
     int64_t y_stride;
     const char *ahead; /* the weights that come later, to be called into level 2: */
-    int64_t n_ahead;   /* while some inputs are multiplied, the bytes of so many rows */
+    int64_t ahead_stride;
+    int64_t n_ahead; /* while some inputs are multiplied, the bytes of so many rows */
 } dti_dots_tile;
 
 /* One weight dtype on one instruction set. */

@@ -29,7 +29,7 @@ static inline __attribute__((always_inline)) void FN(block)(const dti_dots_tile 
                                                             const int R, const int O)
 {
     const int64_t depth = t->depth, rest = depth % COLUMNS, n_ahead = t->n_ahead;
-    const char *ahead = t->ahead + first * t->w_stride;
+    const char *ahead = t->ahead + first * t->ahead_stride;
     const bool begins = t->begins, ends = t->ends;
     const P *x = t->x;
     const T *w[O_MAX];

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "dtensor/kernels/cpu/dots.h"
 #include "dtensor/kernels/cpu/linear.h"
 
@@ -40,26 +41,6 @@ typedef struct dots_job {
     _Atomic int64_t next; /* chunk to be taken */
 } dots_job;
 
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static int64_t round_up(int64_t a, int64_t b)
-{
-    return divide_up(a, b) * b;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* The first row of a tile. */
 static int64_t row_of(const dots_job *j, int64_t tile)
 {
@@ -82,7 +63,8 @@ static void pack_share(void *arg, int worker, int n_workers)
         const int64_t tile = i % j->n_tiles, d = i / j->n_tiles, row = row_of(j, tile);
         const char *x = j->l->x->data;
         j->ops->pack(slot(j, d, tile), x + ((j->row + row) * n_in + d * j->depth) * bytes,
-                     n_in * bytes, row_of(j, tile + 1) - row, least(n_in - d * j->depth, j->depth));
+                     n_in * bytes, row_of(j, tile + 1) - row,
+                     dti_min(n_in - d * j->depth, j->depth));
     }
 }
 
@@ -107,7 +89,7 @@ static dots_part part_of(const dots_job *j, int64_t chunk, int worker, int n_wor
         .lanes = (float *)(void *)(scratch + j->copy_bytes),
         .sums = (float *)(void *)(scratch + j->copy_bytes + j->lanes_bytes),
         .o = chunk * j->chunk,
-        .n = least(j->l->n_out - chunk * j->chunk, j->chunk),
+        .n = dti_min(j->l->n_out - chunk * j->chunk, j->chunk),
         .next = (chunk + n_workers) * j->chunk,
     };
 }
@@ -142,7 +124,7 @@ static void copy_weights(const dots_part *p)
 
     for (int64_t o = 0; o < p->n; o++)
         for (int64_t d = 0; d < j->n_depths; d++) {
-            const int64_t first = d * j->depth, n = least(j->l->n_in - first, j->depth);
+            const int64_t first = d * j->depth, n = dti_min(j->l->n_in - first, j->depth);
             memcpy(p->copy + (d * j->chunk + o) * j->copy_stride,
                    w + (o * j->l->n_in + first) * bytes, (size_t)(n * bytes));
         }
@@ -163,7 +145,7 @@ static void multiply_tile(const dots_part *p, int64_t tile)
         ops->multiply(&(dti_dots_tile){
             .n_rows = n_rows,
             .n_outputs = p->n,
-            .depth = least(j->l->n_in - d * j->depth, j->depth),
+            .depth = dti_min(j->l->n_in - d * j->depth, j->depth),
             .width = width_of(j),
             .x = slot(j, d, tile),
             .w = copied ? p->copy + d * j->chunk * j->copy_stride : w + d * j->depth * bytes,
@@ -174,6 +156,7 @@ static void multiply_tile(const dots_part *p, int64_t tile)
             .y = p->sums,
             .y_stride = j->chunk,
             .ahead = ahead + called * stride + d * j->depth * bytes,
+            .ahead_stride = stride,
             .n_ahead = called_before(j, tile + 1) - called,
         });
     dti_linear_store(j->l, p->sums, j->chunk, j->row + row, n_rows, p->o, p->n);
@@ -198,15 +181,15 @@ static void multiply_share(void *arg, int worker, int n_workers)
 /* Large enough that taking one costs nothing, yet some for every worker. */
 static int64_t chunk_of(const dots_job *j, int n_workers)
 {
-    const int64_t fair = round_up(divide_up(j->l->n_out, 4 * (int64_t)n_workers), GRAIN);
+    const int64_t fair = dti_round_up(dti_divide_up(j->l->n_out, 4 * (int64_t)n_workers), GRAIN);
     const int64_t weights = CHUNK / (j->l->n_in * (int64_t)dt_dtype_size(j->l->w->dtype));
 
-    return least(least(fair, MAX_CHUNK), most(weights / GRAIN * GRAIN, GRAIN));
+    return dti_min(dti_min(fair, MAX_CHUNK), dti_max(weights / GRAIN * GRAIN, GRAIN));
 }
 
 static void run_block(dots_job *j)
 {
-    j->n_tiles = divide_up(j->n_rows, j->ops->rows);
+    j->n_tiles = dti_divide_up(j->n_rows, j->ops->rows);
     j->next = 0;
     dti_cpu_run(j->l->cpu, j->n_tiles > 1 ? dti_bytes(j->l->x) : 0, pack_share, j);
     dti_cpu_run_stream(j->l->cpu, dti_bytes(j->l->w) * j->n_tiles, multiply_share, j);
@@ -215,26 +198,27 @@ static void run_block(dots_job *j)
 dt_status dti_linear_dots(const dti_linear *l)
 {
     const dti_dots_ops *ops = l->cpu->dots[l->w->dtype];
-    const int64_t block = most(BLOCK / (l->n_in * ops->x_bytes), MIN_ROWS);
-    const int64_t n_blocks = divide_up(l->n_rows, least(block, MAX_ROWS));
-    const int64_t max_rows = divide_up(l->n_rows, n_blocks);
-    const int64_t max_tiles = divide_up(max_rows, ops->rows), all = round_up(l->n_in, ops->columns);
+    const int64_t block = dti_max(BLOCK / (l->n_in * ops->x_bytes), MIN_ROWS);
+    const int64_t n_blocks = dti_divide_up(l->n_rows, dti_min(block, MAX_ROWS));
+    const int64_t max_rows = dti_divide_up(l->n_rows, n_blocks);
+    const int64_t max_tiles = dti_divide_up(max_rows, ops->rows),
+                  all = dti_round_up(l->n_in, ops->columns);
     const int64_t depth = SLOT / (ops->rows * ops->x_bytes) / ops->columns * ops->columns;
     const int n_workers = dti_pool_size(l->cpu->pool);
-    dots_job j = { .l = l, .ops = ops, .depth = max_tiles > 1 ? least(all, depth) : all };
+    dots_job j = { .l = l, .ops = ops, .depth = max_tiles > 1 ? dti_min(all, depth) : all };
     int64_t x_bytes;
     void *scratch;
 
-    j.n_depths = divide_up(l->n_in, j.depth);
+    j.n_depths = dti_divide_up(l->n_in, j.depth);
     j.stream = max_tiles == 1 && max_rows * j.depth * ops->x_bytes <= STREAM;
     j.slot_bytes = ops->rows * j.depth * ops->x_bytes;
     j.chunk = chunk_of(&j, n_workers);
-    j.n_chunks = divide_up(l->n_out, j.chunk);
+    j.n_chunks = dti_divide_up(l->n_out, j.chunk);
     j.copy_stride = j.depth * (int64_t)dt_dtype_size(l->w->dtype) + GAP;
     j.copy_bytes = max_tiles >= COPY_TILES ? j.n_depths * j.chunk * j.copy_stride : 0;
     x_bytes = j.n_depths * max_tiles * j.slot_bytes;
     j.lanes_bytes = j.n_depths > 1 ? j.chunk * ops->rows * ops->lane_bytes : 0;
-    j.sums_bytes = round_up(ops->rows * j.chunk * (int64_t)sizeof(float), 64);
+    j.sums_bytes = dti_round_up(ops->rows * j.chunk * (int64_t)sizeof(float), 64);
     DT_TRY(dti_cpu_scratch(
         l->cpu, (size_t)(x_bytes + n_workers * (j.copy_bytes + j.lanes_bytes + j.sums_bytes)),
         &scratch));
