@@ -8,7 +8,6 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
-#include "base/sync.h"
 #include "bench/support/bench_report.h"
 #include "dtensor/kernels/cpu/cpu.h"
 
@@ -71,8 +70,9 @@ static dt_local next_cache(attention_case *c)
     return c->cache;
 }
 
-static dt_status pass(attention_case *c)
+static dt_status pass(void *arg)
 {
+    attention_case *c = arg;
     const attention_options *o = c->options;
     const dti_attention_attr attr = { o->heads, o->kv, 0, 0.125f, 0.0f, 0, 0 };
     dt_local in[4] = { c->q };
@@ -84,19 +84,6 @@ static dt_status pass(attention_case *c)
     return DT_OK;
 }
 
-static dt_status sample(attention_case *c, double *seconds)
-{
-    const int64_t start = dti_now_ns();
-    int64_t n = 0;
-
-    do {
-        DT_TRY(pass(c));
-        n++;
-    } while (dti_now_ns() - start < (c->options->common.quick ? 1 : SAMPLE_NS));
-    *seconds = (double)(dti_now_ns() - start) * 1e-9 / (double)n;
-    return DT_OK;
-}
-
 static dt_status measure(attention_case *c)
 {
     double seconds, read, fma, read_after, fma_after;
@@ -105,7 +92,7 @@ static dt_status measure(attention_case *c)
     read = bench_read_gbs(c->machine);
     fma = bench_f32_gflops(c->machine);
     for (int64_t i = 0; i < c->options->rounds; i++) {
-        DT_TRY(sample(c, &seconds));
+        DT_TRY(bench_repeat(&c->options->common, SAMPLE_NS, pass, c, &seconds));
         read_after = bench_read_gbs(c->machine);
         fma_after = bench_f32_gflops(c->machine);
         bench_add(&c->seconds, seconds);

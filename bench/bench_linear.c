@@ -8,7 +8,6 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
-#include "base/sync.h"
 #include "bench/support/bench_report.h"
 #include "dtensor/kernels/cpu/cpu.h"
 
@@ -80,8 +79,9 @@ static int64_t weight_bytes(const linear_case *c, int64_t *scales)
                              : o->in * o->out * (int64_t)dt_dtype_size(c->form->dtype);
 }
 
-static dt_status product(linear_case *c)
+static dt_status product(void *arg)
 {
+    linear_case *c = arg;
     const linear_options *o = c->options;
     const int bits = c->form->bits;
     const dti_packed_attr attr = { c->form->dtype, bits, o->group }; /* begins as that of linear */
@@ -104,20 +104,6 @@ static dt_status product(linear_case *c)
         DT_TRY(dti_linear_e4m3_cpu(&args));
     else
         DT_TRY(dti_linear_packed_cpu(&args));
-    return DT_OK;
-}
-
-/* Products for about SAMPLE_NS, until all weights were read once at least if they are few. */
-static dt_status sample(linear_case *c, double *seconds)
-{
-    const int64_t start = dti_now_ns();
-    int64_t n = 0;
-
-    do {
-        DT_TRY(product(c));
-        n++;
-    } while (dti_now_ns() - start < (c->options->common.quick ? 1 : SAMPLE_NS));
-    *seconds = (double)(dti_now_ns() - start) * 1e-9 / (double)n;
     return DT_OK;
 }
 
@@ -155,7 +141,7 @@ static dt_status measure(linear_case *c)
     DT_TRY(product(c)); /* scratch and the library's products are made */
     before = measure_limits(c);
     for (int64_t i = 0; i < o->rounds; i++) {
-        DT_TRY(sample(c, &seconds));
+        DT_TRY(bench_repeat(&o->common, SAMPLE_NS, product, c, &seconds));
         after = measure_limits(c);
         bound = (bound_of(&before, weights, gflop) + bound_of(&after, weights, gflop)) / 2;
         bench_add(&c->seconds, seconds);

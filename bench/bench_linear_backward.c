@@ -5,7 +5,6 @@
  * small Llama (tokens, out, in), or one that is given. */
 #include "base/dtype.h"
 #include "base/memory.h"
-#include "base/sync.h"
 #include "bench/support/bench_report.h"
 #include "dtensor/kernels/cpu/cpu.h"
 
@@ -39,35 +38,23 @@ typedef struct products_case {
     dti_cpu *cpu;
     dt_dtype dtype;
     products_shape shape;
+    int which;
     dt_local x, w, y, dw; /* y is dy too */
 } products_case;
 
-static dt_status multiply(products_case *c, int which)
+static dt_status multiply(void *arg)
 {
+    products_case *c = arg;
     const dti_dtype_attr attr = { c->dtype };
     dt_local xw[2] = { c->x, c->w }, yw[2] = { c->y, c->w }, yx[2] = { c->y, c->x };
     dt_local x = c->x;
 
-    if (which == FORWARD)
+    if (c->which == FORWARD)
         DT_TRY(dti_linear_cpu(&(dt_kargs){ xw, &c->y, &attr, c->cpu, 2, 1, NULL }));
-    else if (which == DX)
+    else if (c->which == DX)
         DT_TRY(dti_linear_backward_x_cpu(&(dt_kargs){ yw, &x, &attr, c->cpu, 2, 1, NULL }));
     else
         DT_TRY(dti_linear_backward_w_cpu(&(dt_kargs){ yx, &c->dw, NULL, c->cpu, 2, 1, NULL }));
-    return DT_OK;
-}
-
-/* Seconds of one product. */
-static dt_status sample(products_case *c, int which, bool quick, double *seconds)
-{
-    const int64_t start = dti_now_ns();
-    int64_t n = 0;
-
-    do {
-        DT_TRY(multiply(c, which));
-        n++;
-    } while (dti_now_ns() - start < (quick ? 1 : SAMPLE_NS));
-    *seconds = (double)(dti_now_ns() - start) * 1e-9 / (double)n;
     return DT_OK;
 }
 
@@ -79,7 +66,7 @@ static dt_status measure(products_case *c, const bench_machine *machine, const b
     bench_samples rate[N_PRODUCTS] = { 0 }, ratio[N_PRODUCTS] = { 0 }, of_peak[N_PRODUCTS] = { 0 };
     bench_samples peaks = { 0 };
 
-    for (int p = 0; p < N_PRODUCTS; p++) DT_TRY(multiply(c, p));
+    for (c->which = 0; c->which < N_PRODUCTS; c->which++) DT_TRY(multiply(c));
     for (int64_t i = 0; i < rounds; i++) {
         const double peak =
             c->dtype == DT_BF16 ? bench_bf16_gflops(machine) : bench_f32_gflops(machine);
@@ -87,7 +74,8 @@ static dt_status measure(products_case *c, const bench_machine *machine, const b
         bench_add(&peaks, peak);
         for (int p = 0; p < N_PRODUCTS; p++) {
             double seconds;
-            DT_TRY(sample(c, p, common->quick, &seconds));
+            c->which = p;
+            DT_TRY(bench_repeat(common, SAMPLE_NS, multiply, c, &seconds));
             if (p == FORWARD) forward = gflop / seconds;
             bench_add(&rate[p], gflop / seconds);
             bench_add(&ratio[p], gflop / seconds / forward);

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/sync.h"
 #include "mesh/runtime.h"
 
 /* --- command line ----------------------------------------------------------------------------- */
@@ -239,6 +240,20 @@ bench_verdict bench_round_end(bench_rounds *r, double *others)
 }
 
 /* --- samples ---------------------------------------------------------------------------------- */
+
+dt_status bench_repeat(const bench_common *o, int64_t ns, dt_status (*pass)(void *arg), void *arg,
+                       double *seconds)
+{
+    const int64_t start = dti_now_ns();
+    int64_t n = 0;
+
+    do {
+        DT_TRY(pass(arg));
+        n++;
+    } while (dti_now_ns() - start < (o->quick ? 1 : ns));
+    *seconds = (double)(dti_now_ns() - start) * 1e-9 / (double)n;
+    return DT_OK;
+}
 
 void bench_add(bench_samples *s, double value)
 {

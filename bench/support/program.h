@@ -96,6 +96,10 @@ typedef struct bench_samples {
     double value[BENCH_MAX_SAMPLES];
 } bench_samples;
 
+/* Calls pass(arg) until `ns` are over, once at least and with --quick. *seconds: of one call. */
+dt_status bench_repeat(const bench_common *o, int64_t ns, dt_status (*pass)(void *arg), void *arg,
+                       double *seconds) DT_MUST_USE;
+
 void bench_add(bench_samples *s, double value);          /* drops what exceeds the room */
 double bench_quantile(const bench_samples *s, double q); /* q from 0 to 1; NAN if there are none */
 double bench_median(const bench_samples *s);
