@@ -52,14 +52,9 @@ template <typename T> int run_pass(dti_cuda *c, const dt_kargs *a, pass p, int64
     const T *const weights = static_cast<const T *>(a->in[2].data) + begin * p.n_slots;
     const bool f32_out = a->out[0].dtype == DT_F32;
     char *const y = static_cast<char *>(a->out[0].data) + begin * d * (f32_out ? 4 : sizeof(T));
-    room r = { NULL, 0 };
     buffers<T> b;
-    void *scratch;
 
-    take_all<T>(&r, &p, d, f);
-    if (dti_cuda_scratch(c, r.used, &scratch) != 0) return -1;
-    r = { static_cast<char *>(scratch), 0 };
-    b = take_all<T>(&r, &p, d, f);
+    if (take_scratch(c, take_all<T>, &p, d, f, &b) != 0) return -1;
     dti_product_job gate_up = { x, a->in[3].data, NULL, b.h, p.n, 2 * f, d, false, {} };
     gate_up.groups.slots = p.sorted;
     if (sort_slots(c, p) != 0 || multiply_slots(c, dtype, p, gate_up) != 0) return -1;

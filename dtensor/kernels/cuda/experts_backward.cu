@@ -181,14 +181,9 @@ int run_again(dti_cuda *c, const dt_kargs *a, const pass &p, const buffers<T> &b
 template <typename T> int run_pass(dti_cuda *c, const dt_kargs *a, pass p, int64_t n_tokens)
 {
     const int64_t d = a->in[DOWN].shape[1], f = a->in[DOWN].shape[2];
-    room r = { NULL, 0 };
     buffers<T> b;
-    void *scratch;
 
-    take_all<T>(&r, &p, d, f);
-    if (dti_cuda_scratch(c, r.used, &scratch) != 0) return -1;
-    r = { static_cast<char *>(scratch), 0 };
-    b = take_all<T>(&r, &p, d, f);
+    if (take_scratch(c, take_all<T>, &p, d, f, &b) != 0) return -1;
     if (sort_slots(c, p) != 0) return -1;
     if (has_rows(p) && run_again<T>(c, a, p, b, d, f) != 0) return -1;
     if (wants(a, DGATE_UP) && start_sums<T>(c, p, b.h, b.x, a->out[DGATE_UP].data, 2 * f, d) != 0)

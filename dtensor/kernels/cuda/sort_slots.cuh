@@ -244,6 +244,21 @@ inline void take_slots(room *r, pass *p)
     p->tiles = take<dti_row_tile>(r, most_tiles(*p));
 }
 
+/* What take_all() lays out, in scratch memory of its size. */
+template <typename B>
+int take_scratch(dti_cuda *c, B (*take_all)(room *, pass *, int64_t, int64_t), pass *p, int64_t d,
+                 int64_t f, B *b)
+{
+    room r = { NULL, 0 };
+    void *scratch;
+
+    take_all(&r, p, d, f);
+    if (dti_cuda_scratch(c, r.used, &scratch) != 0) return -1;
+    r = { static_cast<char *>(scratch), 0 };
+    *b = take_all(&r, p, d, f);
+    return 0;
+}
+
 /* All tokens; run() gets as many of them at a time as leave some half a GiB of scratch memory with
  * `token_bytes` for each, and is called once where there are none. Few rows of an expert, whose
  * weights are read once for each tile, are the skinny kernel's. */
