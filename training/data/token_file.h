@@ -51,8 +51,8 @@ typedef struct dti_token_file {
     dti_mapped mask; /* fd is -1: none */
     int64_t n_runs;
 
-    char checksum[DTI_CHECKSUM_DIGITS +
-                  1]; /* of tokens and runs, as FILE.json says; "": it does not */
+    /* Of tokens and runs, as FILE.json says; "": it does not. What has more digits matches none. */
+    char checksum[DTI_CHECKSUM_DIGITS + 2];
 } dti_token_file;
 
 /* What is asked of a file besides. */
