@@ -4,6 +4,7 @@
  * for byte or with a sign; floats of 8 bits with scales of blocks; GPTQ and AWQ, whose words lie
  * turned. A scale may be for more inputs or outputs than here, and is repeated then, which changes
  * nothing. */
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -145,22 +146,24 @@ static dt_status read_bytes(dti_packed_layer *l, const dti_packed_source *from)
 }
 
 /* Groups of inputs that follow each other alone are what layers have. */
-static dt_status check_order(const dti_packed_layer *l, const dti_packed_source *from)
+dt_status dti_check_input_groups(const dti_ckpt *ckpt, const dti_param_tensor *t,
+                                 const dti_st_stage *stage)
 {
-    dt_status st = DT_OK;
-    side s;
+    const int64_t begin = 0, n = t->shape[0];
+    int32_t *group;
+    dt_status st;
 
-    if (from->order == NULL) return DT_OK;
-    DT_TRY(open_side(l, from, from->order, DT_I32, WHOLE, false, &s));
-    for (int64_t i = 0; i < s.host.local.shape[0] && st == DT_OK; i++)
-        if (((const int32_t *)s.host.local.data)[i] != i / l->packing.file_group)
+    DT_TRY(dti_alloc_array((size_t)n + 1, sizeof *group, (void **)&group));
+    st = dti_ckpt_read(ckpt, t->entry->name, &begin, &n, DT_I32, stage, group);
+    for (int64_t i = 0; i < n && st == DT_OK; i++)
+        if (group[i] != i / t->input_group)
             st = dt_fail(DT_ERR_UNSUPPORTED,
-                         "tensor \"%s\": input %lld is of group %d, not of %lld: groups of inputs "
-                         "that do not follow each other (desc_act, act_order) are not read",
-                         from->order->name, (long long)i,
-                         (int)((const int32_t *)s.host.local.data)[i],
-                         (long long)(i / l->packing.file_group));
-    return close_side(&s, st);
+                         "tensor \"%s\": input %" PRId64 " is of group %d, not of %" PRId64
+                         ": groups of inputs that do not follow each other (desc_act, act_order) "
+                         "are not read",
+                         t->entry->name, i, (int)group[i], i / t->input_group);
+    dti_free(group);
+    return st;
 }
 
 /* --- scales and zero points ------------------------------------------------------------------- */
@@ -250,7 +253,8 @@ dt_status dti_packed_from_files(dti_packed_layer *l, const dti_packed_source *fr
 
     DT_TRY(dti_alloc_array((size_t)n + 1, sizeof *rows, (void **)&rows));
     global_rows(l, rows);
-    DT_TRY_TO(done, st, check_order(l, from));
+    if (from->order != NULL)
+        DT_TRY_TO(done, st, dti_check_input_groups(from->ckpt, from->order, from->stage));
     st = bytes ? read_bytes(l, from) : read_words(l, from, rows);
     DT_TRY_TO(done, st, st);
     DT_TRY_TO(done, st, read_scales(l, from, rows));

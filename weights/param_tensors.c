@@ -136,6 +136,7 @@ static dt_status packed_tensor(const dti_ckpt *ckpt, const dt_spelling *spelling
     t.n_axes = 1;
     t.shape[0] = info->axis[1].extent * (8 / p->bits);
     t.n_weights = 0;
+    t.input_group = p->file_group;
     if (t.entry != NULL || ckpt == NULL) DT_TRY(fn(arg, &t));
     return DT_OK;
 }
@@ -145,14 +146,12 @@ dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
 {
     const int n = info->n_axes;
     dti_param_tensor t = { .n_weights = -1, .whole = true, .n_axes = n };
-    char name[NAME_BYTES];
-
     dt_param_info plain = *info;
+    char name[NAME_BYTES];
 
     if (info->packed != DT_PACKED_NOT && info->packing.form != DT_PACKED_PLAIN)
         return packed_tensor(ckpt, spellings, info, fn, arg);
-    if (info->packed != DT_PACKED_NOT &&
-        info->packing.form == DT_PACKED_PLAIN) { /* made of the weight */
+    if (info->packed != DT_PACKED_NOT) { /* made of the weight */
         if (info->packed != DT_PACKED_CODES) return DT_OK;
         plain.name = "weight";
         plain.axis[1].extent *= dti_packed_inputs(info->packed, &info->packing);

@@ -25,10 +25,11 @@ typedef struct dti_param_tensor {
     const struct dti_st_entry *entry; /* NULL: it is missing */
     int n_axes;
     int64_t shape[DT_PARAM_MAX_AXES];
-    const char *dtype; /* as it has to be in the file, "I32"; NULL: a float */
-    int64_t n_weights; /* that it is; -1: its elements */
-    bool single;       /* of one element, in any shape */
-    bool whole;        /* it is the parameter; otherwise rows `first` .. of one expert's weight */
+    const char *dtype;   /* as it has to be in the file, "I32"; NULL: a float */
+    int64_t n_weights;   /* that it is; -1: its elements */
+    bool single;         /* of one element, in any shape */
+    int64_t input_group; /* it tells which group each input is of, so many of one; 0: it does not */
+    bool whole;          /* it is the parameter; otherwise rows `first` .. of one expert's weight */
     int64_t expert;
     int64_t first;
 } dti_param_tensor;
@@ -50,6 +51,11 @@ int dti_param_tensor_name(const dt_param_info *info, char *name, size_t bytes);
  * `to` is the parameter as the host sees it (dtensor/host.h). */
 dt_status dti_read_param(const struct dti_ckpt *ckpt, const dti_param_tensor *t, bool reversed,
                          const struct dti_host *to, const struct dti_st_stage *stage) DT_MUST_USE;
+
+/* Reads a tensor that has an input_group. DT_ERR_UNSUPPORTED: a group's inputs do not follow each
+ * other (packed_files.c). */
+dt_status dti_check_input_groups(const struct dti_ckpt *ckpt, const dti_param_tensor *t,
+                                 const struct dti_st_stage *stage) DT_MUST_USE;
 
 /* Rows [begin[a], end[a]) of each axis of this rank's piece of x. */
 typedef struct dti_part {

@@ -277,7 +277,39 @@ static dt_status read_tensor(verifying *v, const dti_ckpt *ckpt, const dti_st_en
     return find(v, st);
 }
 
-static dt_status read_values(verifying *v, const dti_ckpt *ckpt)
+typedef struct group_check {
+    verifying *v;
+    const dti_ckpt *ckpt;
+    const dti_st_stage *stage;
+} group_check;
+
+static dt_status check_groups(void *arg, const dti_param_tensor *t)
+{
+    const group_check *c = arg;
+
+    if (t->input_group == 0 || dti_ckpt_is_faulty(c->ckpt, t->entry->name)) return DT_OK;
+    if (t->entry->n_axes != 1 || t->entry->shape[0] != t->shape[0]) return DT_OK; /* said before */
+    return find(c->v, dti_check_input_groups(c->ckpt, t, c->stage));
+}
+
+/* What loading asks of whole numbers. */
+static dt_status read_groups(verifying *v, const dti_described *d, const dti_ckpt *ckpt,
+                             const dti_st_stage *stage)
+{
+    group_check c = { v, ckpt, stage };
+
+    for (int i = 0; i < d->builder.n && d->info.packed; i++) {
+        const dt_layer_spec *spec = &d->builder.specs[i];
+        for (int p = 0; p < dt_spec_n_params(spec); p++) {
+            const dt_param_info info = dt_spec_param(spec, p);
+            DT_TRY(dti_each_tensor(ckpt, d->arch->spellings, &info, check_groups, &c));
+        }
+    }
+    return DT_OK;
+}
+
+/* d NULL: the model is not known. */
+static dt_status read_values(verifying *v, const dti_described *d, const dti_ckpt *ckpt)
 {
     dti_st_stage stage = { 0 };
     dt_status st = DT_OK;
@@ -290,6 +322,7 @@ static dt_status read_values(verifying *v, const dti_ckpt *ckpt)
         done_bytes += e->end - e->begin;
         if (v->o.progress != NULL) v->o.progress(v->o.progress_arg, done_bytes, v->found->bytes);
     }
+    if (st == DT_OK && d != NULL) st = read_groups(v, d, ckpt, &stage);
     dti_st_stage_destroy(&stage);
     return st;
 }
@@ -309,7 +342,7 @@ static dt_status verify(verifying *v)
     if (ckpt == NULL) goto done;
     DT_TRY_TO(done, st, read_index(v, ckpt));
     if (known) DT_TRY_TO(done, st, look_at_tensors(v, &d, ckpt));
-    if (v->o.values) DT_TRY_TO(done, st, read_values(v, ckpt));
+    if (v->o.values) DT_TRY_TO(done, st, read_values(v, known ? &d : NULL, ckpt));
 done:
     dti_ckpt_close(&ckpt);
     dti_described_free(&d);

@@ -318,6 +318,7 @@ typedef struct patch {
     dt_status code;
     const char *words;
     char folder[DT_TEST_PATH_BYTES];
+    int found;
 } patch;
 
 static dt_status refused(dt_mesh *mesh, const void *arg)
@@ -327,6 +328,27 @@ static dt_status refused(dt_mesh *mesh, const void *arg)
 
     DT_EXPECT_STATUS(load(mesh, p->folder, &model), p->code, p->words);
     return DT_OK;
+}
+
+static void hear(void *arg, bool error, const char *tensor, const char *text)
+{
+    patch *p = arg;
+
+    (void)tensor;
+    p->found += error && strstr(text, p->tensor) != NULL;
+}
+
+/* What loading refuses is told by verify, which loads nothing. */
+static void find_patched(patch *p)
+{
+    dt_verify_options o = DT_VERIFY_OPTIONS_INIT;
+    dt_verified v;
+
+    DT_ASSERT_OK(dt_checkpoint_verify(NULL, p->folder, &o, hear, p, &v));
+    DT_ASSERT_EQ_INT(p->found, 0); /* names and shapes are right */
+    o.values = true;
+    DT_ASSERT_OK(dt_checkpoint_verify(NULL, p->folder, &o, hear, p, &v));
+    DT_ASSERT_EQ_INT(p->found, 1);
 }
 
 static void refuse_patched(const patch *given)
@@ -350,6 +372,7 @@ static void refuse_patched(const patch *given)
     DT_ASSERT(fwrite(p.bytes, 1, 4, file) == 4 && fclose(file) == 0);
     dti_ckpt_close(&ckpt);
     dt_test_on_ranks("tp=1", refused, &p);
+    find_patched(&p);
     dt_test_remove_dir(p.folder);
 }
 
@@ -361,19 +384,22 @@ DT_TEST(packed_files, values_that_no_weight_has_are_refused)
           { 0, 0, 0xc0, 0x7f },
           DT_ERR_FORMAT,
           "down_proj.weight_scale",
-          "" },
+          "",
+          0 },
         { "llama_fp8_blocks",
           "model.layers.0.mlp.down_proj.weight",
           { 1, 2, 3, 0x7f },
           DT_ERR_FORMAT,
           "is no number",
-          "" },
+          "",
+          0 },
         { "llama_gptq",
           "model.layers.0.mlp.up_proj.g_idx",
           { 0, 0, 0, 0 },
           DT_ERR_UNSUPPORTED,
           "desc_act",
-          "" },
+          "",
+          0 },
     };
 
     for (size_t i = 0; i < DT_COUNT(patches); i++) refuse_patched(&patches[i]);
