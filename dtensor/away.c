@@ -21,7 +21,10 @@
 #define MADV_POPULATE_READ 22 /* Linux 5.14; others refuse it */
 #endif
 
-enum { READ_AHEAD = 128 << 10 }; /* as much as systems take from one call */
+enum {
+    READ_AHEAD = 128 << 10, /* as much as systems take from one call */
+    READ_AT_ONCE = 16 << 10
+};
 
 /* Bytes of a storage in a file; it stands in the page before them. */
 typedef struct block {
@@ -189,6 +192,21 @@ static void remember(block *b, uint64_t checksum, const dt_tensor *x)
     b->known = true;
 }
 
+/* Pages of a mapping that cannot be read end the process. So they are asked for before; where the
+ * system says no, whatever its reason, reading the file finds out. */
+static dt_status bring_pages(const dti_away *a, block *b)
+{
+    char bytes[READ_AT_ONCE];
+
+    if (madvise(bytes_of(a, b), b->mapped, MADV_POPULATE_READ) == 0) return DT_OK;
+    for (size_t at = 0; at < b->mapped; at += sizeof bytes) {
+        const size_t n = (size_t)dti_min(READ_AT_ONCE, (int64_t)(b->mapped - at));
+        DT_CHECK(pread(a->fd, bytes, n, (off_t)(b->at + (int64_t)at)) == (ssize_t)n, DT_ERR_IO,
+                 "%s: reading %zu bytes of parameters failed", a->label, b->bytes);
+    }
+    return DT_OK;
+}
+
 dt_status dti_away_bring(const dt_tensor *x)
 {
     dti_away *a = away_of(x);
@@ -196,8 +214,7 @@ dt_status dti_away_bring(const dt_tensor *x)
     uint64_t checksum;
 
     if (b == NULL) return DT_OK;
-    DT_CHECK(madvise(bytes_of(a, b), b->mapped, MADV_POPULATE_READ) == 0 || errno != EFAULT,
-             DT_ERR_IO, "%s: reading %zu bytes of parameters failed", a->label, b->bytes);
+    DT_TRY(bring_pages(a, b));
     checksum = dti_checksum_of(bytes_of(a, b), b->bytes);
     DT_CHECK(!b->known || b->version != x->storage->version || b->checksum == checksum, DT_ERR_IO,
              "%s: %zu bytes of parameters are not those that were written: the disk fails",
