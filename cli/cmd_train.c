@@ -82,15 +82,6 @@ static dt_status keep_plan(const cli_session *s, const cli_args *args, json_t *o
     return DT_OK;
 }
 
-/* The folder is there, and every rank makes a file in it. */
-static dt_status check_offload(const char *option, const char *folder)
-{
-    if (folder == NULL || strcmp(folder, "host") == 0) return DT_OK;
-    DT_CHECK(access(folder, W_OK | X_OK) == 0, DT_ERR_IO, "--%s: %s: %s", option, folder,
-             strerror(errno));
-    return DT_OK;
-}
-
 /* Looks at everything that can be wrong before anything is made; `args`: as they were said. */
 static dt_status check(cli_run_of *run, cli_session *s, cli_training *plan, const cli_args *args)
 {
@@ -103,8 +94,8 @@ static dt_status check(cli_run_of *run, cli_session *s, cli_training *plan, cons
     DT_TRY(cli_run_check(args->output, args->training.resume));
     if (!args->training.resume) DT_TRY(cli_check_output("--output", args->output, plan->args));
     DT_TRY(check_outputs(plan->args));
-    DT_TRY(check_offload("offload", args->training.offload));
-    DT_TRY(check_offload("offload-parameters", args->offload));
+    DT_TRY(cli_check_offload("--offload", args->training.offload));
+    DT_TRY(cli_check_offload("--offload-parameters", args->offload));
     DT_TRY(check_space(s, plan));
     DT_TRY(cli_options_json(&cli_train, args, &run->options));
     if (s->plan != NULL) DT_TRY(keep_plan(s, args, run->options));

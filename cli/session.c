@@ -282,6 +282,17 @@ dt_status cli_check_saved(const cli_session *s)
     return DT_OK;
 }
 
+dt_status cli_check_offload(const char *option, const char *where)
+{
+    char label[DT_ERROR_MESSAGE_BYTES];
+
+    if (where == NULL || strcmp(where, "host") == 0) return DT_OK;
+    DT_CHECK(access(where, W_OK | X_OK) == 0, DT_ERR_IO,
+             "%s: %s: %s; name a folder that files can be made in, or \"host\" beside a GPU",
+             option, dti_printable(where, label, sizeof label), strerror(errno));
+    return DT_OK;
+}
+
 /* Loading judges the plan. Where it will not come so far a plan at fault is still named first: it
  * can be mended before the weights are there. */
 static dt_status inspect(cli_session *s)
@@ -477,6 +488,7 @@ done:
 
 dt_status cli_session_run(cli_session *s, cli_body body, void *arg)
 {
+    DT_TRY(cli_check_offload("--offload-parameters", s->args->offload));
     DT_TRY(dt_run(&s->run, rank_main, &(launch){ s, body, arg }));
     return DT_OK;
 }

@@ -78,6 +78,9 @@ dt_status cli_check_trained(const cli_args *args) DT_MUST_USE;
 /* Refuses a model that dt_model_save() would. */
 dt_status cli_check_saved(const cli_session *s) DT_MUST_USE;
 
+/* Refuses what an option of offload says if it is no folder in which ranks can make files. */
+dt_status cli_check_offload(const char *option, const char *where) DT_MUST_USE;
+
 /* What a command does with the model. Runs on every rank; only the one that `speaks` writes to
  * stdout and to what `arg` points to. */
 typedef dt_status (*cli_body)(void *arg, dt_model *model, bool speaks);

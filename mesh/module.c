@@ -82,9 +82,9 @@ dt_status dti_module_choose(const dti_launch *launch, dti_module_found *out)
                        out->library);
     }
     DT_FAIL(DT_ERR_UNSUPPORTED,
-            "%s is %d: this is one of several processes started by %s, and no MPI can join them "
-            "(%s); build with that MPI and start with its mpirun, or start one process (its ranks "
-            "are threads)",
+            "%s is %d: this is one of several processes started by %s, and nothing can join them "
+            "(%s); name the folder of the module by DTENSOR_MODULES, build with that MPI and start "
+            "with its mpirun, or start one process (its ranks are threads)",
             launch->variable, launch->n_processes, launch->launcher, tried);
 }
 

@@ -130,7 +130,7 @@ dt_status dti_pack_weights(dti_described *d, const char *how)
     bool used[MOST_KEPT] = { false };
     wish w = { .n_kept = 0 };
     int64_t wished;
-    int n = 0;
+    int n = 0, n_kept = 0;
 
     if (how == NULL) return DT_OK;
     DT_TRY(read_wish(how, &w));
@@ -141,7 +141,9 @@ dt_status dti_pack_weights(dti_described *d, const char *how)
     for (int i = 0; i < d->builder.n; i++) {
         dt_layer_spec *spec = &d->builder.specs[i];
         const int64_t group = dti_packed_group(spec, wished);
-        if (is_kept(d, i, &w, used) || group < LEAST_GROUP) continue;
+        const bool kept = is_kept(d, i, &w, used);
+        n_kept += kept && spec->kind == &dt_linear_kind;
+        if (kept || group < LEAST_GROUP) continue;
         w.packing.group = group;
         dti_pack_spec(&d->builder, spec, w.packing, w.zeros);
         n++;
@@ -149,9 +151,9 @@ dt_status dti_pack_weights(dti_described *d, const char *how)
     for (int k = 0; k < w.n_kept; k++)
         DT_CHECK(used[k], DT_ERR_ARG, "weights: keep=%s matches no layer", w.kept[k]);
     DT_CHECK(n > 0, DT_ERR_ARG,
-             "weights: \"%.80s\" leaves no linear layer of %s to pack: none has inputs that groups "
-             "of %d divide",
-             how, d->arch->model_type, (int)LEAST_GROUP);
+             "weights: \"%.80s\" leaves no linear layer of %s to pack: %d stay as they are, and of "
+             "the others none has inputs that groups of %d divide",
+             how, d->arch->model_type, n_kept, (int)LEAST_GROUP);
     d->info.packed = true;
     return DT_OK;
 }

@@ -207,13 +207,18 @@ dt_status dti_packed_spec(dti_described *d, int i, const dti_json *said, dt_pack
     if (packing.file_rows > n_out) packing.file_rows = n_out;
     packing.wide = packing.floats || packing.form >= DT_PACKED_GPTQ;
     if (n_in % packing.file_group != 0 && !packing.floats)
-        return dti_json_refuse(said, DT_ERR_FORMAT, "of groups that divide the %lld inputs of %s",
-                               (long long)n_in, spec->name);
+        return dti_json_refuse(
+            said, DT_ERR_FORMAT,
+            "of groups that divide the %lld inputs of %s, as one of %lld does not", (long long)n_in,
+            spec->name, (long long)packing.file_group);
     packing.group = dti_packed_group(spec, packing.file_group | MOST_GROUP);
     if (packing.group < LEAST_GROUP || spec->blocks[1].n > 0 || spec->reversed)
-        return dti_json_refuse(said, DT_ERR_UNSUPPORTED,
-                               "of groups that %d divides, as the inputs of %s, [%lld, %lld]",
-                               (int)LEAST_GROUP, spec->name, (long long)n_out, (long long)n_in);
+        return dti_json_refuse(
+            said, DT_ERR_UNSUPPORTED,
+            "of groups that %d divides, as one of %lld, and so the inputs of %s, "
+            "[%lld, %lld]",
+            (int)LEAST_GROUP, (long long)packing.file_group, spec->name, (long long)n_out,
+            (long long)n_in);
     if (packing.form >= DT_PACKED_GPTQ && n_out % (32 / packing.bits) != 0)
         return dti_json_refuse(said, DT_ERR_FORMAT, "of words that the %lld outputs of %s fill",
                                (long long)n_out, spec->name);

@@ -134,7 +134,7 @@ DT_TEST(launch, a_module_that_cannot_be_opened_says_why)
     dti_module_find(&l, "mpich", &found);
     DT_ASSERT(found.module == NULL);
     DT_ASSERT(strstr(found.library, "cannot be opened") != NULL);
-    DT_ASSERT_STATUS(dt_run(NULL, nothing, NULL), DT_ERR_UNSUPPORTED, "no MPI can join them");
+    DT_ASSERT_STATUS(dt_run(NULL, nothing, NULL), DT_ERR_UNSUPPORTED, "nothing can join them");
     DT_ASSERT(strstr(dt_last_error()->message, "mpirun") != NULL);
     set_environment("");
 }
