@@ -84,7 +84,7 @@ static const char *hear(const process *p, char word[WORD_BYTES])
 {
     ssize_t n = read(p->words, word, WORD_BYTES - 1);
 
-    DT_ASSERT(n >= 0);
+    DT_ASSERT(n >= 0 && n < WORD_BYTES);
     word[n] = '\0';
     return word;
 }
