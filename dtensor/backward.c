@@ -231,6 +231,27 @@ static void set_read(dti_graph *g, size_t from, size_t to, bool read)
     for (size_t k = from; k < to; k++) g->values[g->firsts[k]].read = read;
 }
 
+/* x was made again: it is value v, and what reads it reaches that. */
+static void be_value(const dti_graph *g, int32_t v, dt_tensor *x)
+{
+    x->graph_stamp = g->values[v].stamp;
+    x->graph_value = v;
+}
+
+static dt_status check_again(const dti_graph *g, const dt_node *n, const dt_tensor *y)
+{
+    const dti_graph_value *first = &g->values[n->out[0]];
+
+    DT_CHECK(y != NULL && y->n_axes == first->shape.n_axes &&
+                 y->local.dtype == first->shape.dtype &&
+                 memcmp(y->shape, first->shape.extent, (size_t)y->n_axes * sizeof *y->shape) == 0,
+             DT_ERR_ARG,
+             "a part of the forward pass gave %s when it ran again: parts do the same "
+             "whenever they run",
+             y == NULL ? "NULL" : "another shape or dtype");
+    return DT_OK;
+}
+
 /* The part runs once more, on the record behind it, and that backward. Leaves that it is the first
  * to read begin at `begin`. */
 static dt_status run_part(dt_tape *t, const dt_node *n, size_t begin)
@@ -249,7 +270,10 @@ static dt_status run_part(dt_tape *t, const dt_node *n, size_t begin)
     DT_TRY(dti_gradient_entry(g->values[n->out[0]].layout, n->name, &want));
     DT_TRY_TO(done, st, with_kept(t, n, &full));
     DT_TRY_TO(done, st, take(t, n, 0, want, &dy));
-    for (int i = 0; i < n->n_in; i++) in[i] = full.kept[i].x;
+    for (int i = 0; i < n->n_in; i++) {
+        in[i] = full.kept[i].x;
+        if (n->kept[i].recipe > 0 && n->in[i] >= 0) be_value(g, n->in[i], in[i]);
+    }
     if (n->attr_bytes > 0) memcpy(arg, g->bytes + n->attr, n->attr_bytes);
     mark = dti_graph_begin_part(g, t->device);
     set_read(g, begin, n->firsts, false); /* nodes of the part are the first to, now */
@@ -257,8 +281,9 @@ static dt_status run_part(dt_tape *t, const dt_node *n, size_t begin)
     dt_scope_begin(t, n->name);
     y = dt_scope_end(t, n->part(t, arg, n->n_in, in));
     g->paused = paused;
+    if (t->status == DT_OK) st = check_again(g, n, y);
     v = y != NULL ? dti_graph_value_of(g, y) : -1;
-    if (t->status == DT_OK && v >= 0) {
+    if (st == DT_OK && t->status == DT_OK && v >= 0) {
         st = add_to(t, v, dy);
         dt_tensor_release(&dy);
         if (st == DT_OK) st = run_from(t, mark.n_nodes, false);
@@ -437,11 +462,12 @@ dt_tensor *dt_recompute(dt_tape *t, dt_part_fn fn, const void *arg, size_t arg_b
     dt_tensor *y;
 
     if (dti_tape_is_down(t)) return NULL;
-    if (fn == NULL || n < 0 || n > DT_RECOMPUTE_MAX_IN || arg_bytes > DT_RECOMPUTE_MAX_ARG ||
-        (arg == NULL && arg_bytes > 0))
+    if (fn == NULL || n < 0 || n > DT_RECOMPUTE_MAX_IN || (in == NULL && n > 0) ||
+        arg_bytes > DT_RECOMPUTE_MAX_ARG || (arg == NULL && arg_bytes > 0))
         return dt_tape_fail(t, DT_ERR_ARG,
-                            "dt_recompute: no function, %d tensors of %d, or %zu bytes of %d", n,
-                            DT_RECOMPUTE_MAX_IN, arg_bytes, DT_RECOMPUTE_MAX_ARG);
+                            "dt_recompute: no function, %d tensors of %d%s, or %zu bytes of %d", n,
+                            DT_RECOMPUTE_MAX_IN, in == NULL ? ", which are NULL" : "", arg_bytes,
+                            DT_RECOMPUTE_MAX_ARG);
     if (!dt_tape_records(t)) return fn(t, arg, n, in);
     firsts = t->graph->n_firsts;
     dt_tape_pause(t);

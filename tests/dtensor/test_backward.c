@@ -211,6 +211,96 @@ done:
     return close_scene(&s, st);
 }
 
+/* y = x x is made again for the part that reads it, and so is the whole of what x has a piece of. */
+static dt_tensor *square(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
+{
+    (void)arg;
+    (void)n;
+    return dt_mul(t, x[0], x[0]);
+}
+
+static dt_status made_again(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement whole = DT_REPLICATE, *const from = arg;
+    const float values[] = { 1, -2, 3, 0.5f, -0.25f };
+    const int64_t shape[] = { 5 };
+    DT_HELD(tensor) *x = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+
+    DT_TRY(dt_distribute(mesh, from, DT_F32, 1, shape, (dt_source){ values, DT_EQUAL_COPIES }, &x));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_gradients_watch(g, x));
+    for (int thrifty = 0; thrifty <= 1; thrifty++) {
+        DT_HELD(tensor) *dx = NULL;
+        dt_tensor *y;
+        dt_tape_reset(t);
+        dt_tape_record(t, g);
+        dt_tape_set_thrifty(t, thrifty);
+        y = dt_silu(t, dt_move(t, x, &whole)); /* of what is cheap, or a gather, nothing is kept */
+        y = dt_add(t, dt_recompute(t, square, NULL, 0, 1, &y), y);
+        dt_backward(t, dt_sum(t, y, DT_ALL_AXES), NULL);
+        DT_TRY(dt_tape_status(t));
+        DT_TRY(dt_gradients_settle(g, t));
+        DT_EXPECT(dt_gradient(g, x) != NULL, "no gradient");
+        DT_TRY(dt_full_tensor(dt_gradient(g, x), &dx));
+        for (int i = 0; i < 5; i++) {
+            const double v = values[i], e = 1 / (1 + exp(-v)), slope = e * (1 + v * (1 - e));
+            DT_EXPECT_CLOSE(((const float *)dt_tensor_local(dx)->data)[i], (2 * v * e + 1) * slope,
+                            1e-5);
+        }
+        dt_gradients_clear(g);
+    }
+    return DT_OK;
+}
+
+DT_TEST(gradients, reach_what_is_made_again_through_parts)
+{
+    const dt_placement places[] = { DT_REPLICATE, DT_SHARD(0) };
+
+    for (size_t p = 0; p < DT_COUNT(places); p++) {
+        dt_test_on_ranks("tp=1", made_again, &places[p]);
+        dt_test_on_ranks("tp=2", made_again, &places[p]);
+        dt_test_on_ranks("tp=3", made_again, &places[p]);
+    }
+}
+
+/* Nothing, or another shape, when it runs again. */
+static dt_tensor *unlike(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
+{
+    static _Thread_local int run;
+
+    (void)n;
+    if (run++ % 2 == 0) return dt_mul(t, x[0], x[0]);
+    return *(const bool *)arg ? NULL : dt_sum(t, x[0], 0);
+}
+
+static dt_status runs_unlike(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement whole = DT_REPLICATE;
+    const int64_t shape[] = { 5 };
+    DT_HELD(tensor) *x = NULL;
+    DT_HELD(gradients) *g = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    dt_tensor *y;
+
+    DT_TRY(dt_full(mesh, &whole, DT_F32, 1, shape, 2.0, &x));
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_gradients_watch(g, x));
+    dt_tape_record(t, g);
+    y = dt_recompute(t, unlike, arg, sizeof(bool), 1, &x);
+    dt_backward(t, dt_sum(t, y, DT_ALL_AXES), NULL);
+    return dt_tape_status(t);
+}
+
+DT_TEST(gradients, a_part_that_gives_something_else_when_it_runs_again_is_refused)
+{
+    const bool none = true, other = false;
+
+    dt_test_on_ranks_fail("tp=1", runs_unlike, &none, DT_ERR_ARG, "gave NULL when it ran again");
+    dt_test_on_ranks_fail("tp=1", runs_unlike, &other, DT_ERR_ARG, "gave another shape");
+}
+
 DT_TEST(gradients, recomputing_gives_the_same_bits)
 {
     dt_test_on_ranks("tp=1", recompute, NULL);
@@ -387,6 +477,7 @@ static dt_status misuse(dt_mesh *mesh, const void *arg)
     dt_tape_record(s.t, s.g);
     REFUSED(dt_tape_watch(s.t, dt_detach(s.t, s.x)), DT_ERR_ARG, "a constant of the record");
     REFUSED(dt_recompute(s.t, NULL, NULL, 0, 0, NULL), DT_ERR_ARG, "no function");
+    REFUSED(dt_recompute(s.t, square, NULL, 0, 1, NULL), DT_ERR_ARG, "which are NULL");
 
     DT_TRY_TO(done, st, dt_gradients_create(dt_mesh_runtime(mesh), &other));
     DT_TRY_TO(done, st,
