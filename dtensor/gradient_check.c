@@ -5,6 +5,7 @@
 #include <dtensor/factories.h>
 #include <dtensor/gradients.h>
 #include <dtensor/ops.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -113,8 +114,9 @@ static dt_status compare_operand(const checked *c, int i, dt_tensor *gradient, d
         largest = fmax(largest, fabs(expected[d]));
     }
     for (int d = 0; d < DIRECTIONS; d++) {
-        const double apart = fabs(got[d] - expected[d]) / (largest + 1e-30);
-        if (fabs(got[d] - expected[d]) <= 1e-6 || apart <= report->worst) continue;
+        const double by = fabs(got[d] - expected[d]);
+        const double apart = isfinite(by) ? by / (largest + 1e-30) : INFINITY;
+        if (by <= 1e-6 || apart <= report->worst) continue;
         *report = (dt_gradient_check){ apart, i, expected[d], got[d] };
     }
     return DT_OK;
@@ -167,6 +169,8 @@ dt_status dt_check_gradient(dt_mesh *mesh, dt_differentiable_fn fn, const void *
              "mesh, fn, x or report is NULL");
     DT_CHECK(n >= 1 && n <= DT_RECOMPUTE_MAX_IN, DT_ERR_ARG, "%d operands: 1 to %d are possible", n,
              DT_RECOMPUTE_MAX_IN);
+    DT_CHECK(step >= 0.0 && step <= FLT_MAX, DT_ERR_ARG,
+             "a step of %g: it is a positive number, or 0 for 0.01", step);
     *report = (dt_gradient_check){ 0.0, -1, 0.0, 0.0 };
     DT_TRY_TO(done, st, take_operands(n, x, own));
     DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &c.tape));
