@@ -40,8 +40,10 @@ dt_status dti_gradient_layout(const dt_layout *l, const char *name, const dt_lay
 
 dt_status dti_gradient_entry(const dt_layout *l, const char *name, const dt_layout **out)
 {
-    DT_TRY(dti_gradient_layout(l, name, out)); /* refuses by name */
-    DT_TRY(dti_dual_layout(l, NULL, out));
+    const dt_layout *whole; /* of extremes as of sums */
+
+    DT_TRY(dti_gradient_layout(l, name, &whole));
+    DT_TRY(dti_dual_layout(whole, NULL, out));
     return DT_OK;
 }
 

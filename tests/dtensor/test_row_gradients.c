@@ -14,6 +14,7 @@
 #include "dtensor/ops/op_rules.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/row_cases.h"
+#include "tests/support/tensors.h"
 
 #define TOLERANCE 3e-3
 
@@ -318,13 +319,26 @@ static void right(dt_tape *t, const dt_node *n, dt_tensor *const *dy, dt_tensor 
     if (dt_node_wants(n, 1)) dx[1] = dt_sum(t, dy[0], 0);
 }
 
+static void no_number(dt_tape *t, const dt_node *n, dt_tensor *const *dy, dt_tensor **dx)
+{
+    dx[0] = dy[0];
+    if (dt_node_wants(n, 1)) dx[1] = dt_mul_scalar(t, dt_sum(t, dy[0], 0), (double)NAN);
+}
+
+static void infinite(dt_tape *t, const dt_node *n, dt_tensor *const *dy, dt_tensor **dx)
+{
+    dx[0] = dt_mul_scalar(t, dy[0], (double)INFINITY);
+    if (dt_node_wants(n, 1)) dx[1] = dt_sum(t, dy[0], 0);
+}
+
 #define OWN(f)                                                                                     \
     {                                                                                              \
         .name = "own_bias", .axes = "ab, b -> ab", .types = "ff>f", .cpu = add_bias, .backward = f \
     }
-static const dt_op own_rows[] = { OWN(right), OWN(without_a_reduction), OWN(twice) };
+static const dt_op own_rows[] = { OWN(right), OWN(without_a_reduction), OWN(twice), OWN(no_number),
+                                  OWN(infinite) };
 
-/* Which of the three the driver sees as wrong, on one rank and where rows are cut. */
+/* Which of them the driver sees as wrong, on one rank and where rows are cut. */
 static dt_status see(dt_mesh *mesh, const void *arg)
 {
     static const choice cut = { { 1, 0 } };
@@ -332,9 +346,9 @@ static dt_status see(dt_mesh *mesh, const void *arg)
     const bool many = dt_mesh_n_ranks(mesh) > 1;
 
     (void)arg;
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < (int)DT_COUNT(own_rows); k++) {
         const row_case c = { .op = &own_rows[k], .shape = { { 6, 5 }, { 5 } } };
-        const bool wrong = k == 2 || (k == 1 && many);
+        const bool wrong = k >= 2 || (k == 1 && many);
         dt_gradient_check report;
         bool accepted;
         DT_TRY(try(mesh, &c, at, &accepted, &report));
@@ -408,7 +422,8 @@ static dt_status ties(dt_mesh *mesh, const void *arg)
     DT_HELD(tensor) *dx = NULL;
     dt_tensor *y;
 
-    for (int low = 0; low < 2; low++) {
+    for (int k = 0; k < 4; k++) { /* also through what is computed of it */
+        const int low = k % 2, square = k / 2;
         float v[18];
         const dt_placement place = *(const dt_placement *)arg;
         for (int i = 0; i < 18; i++) v[i] = low == 1 ? -values[i] : values[i];
@@ -419,7 +434,11 @@ static dt_status ties(dt_mesh *mesh, const void *arg)
         DT_TRY(dt_gradients_watch(g, x));
         dt_tape_record(t, g);
         y = low == 1 ? dt_min(t, x, 1) : dt_max(t, x, 1);
-        dt_backward(t, y, &(dt_backward_options){ .seed = y });
+        if (square) y = dt_test_reduced(t, y);
+        if (square) /* of which y is the slope */
+            dt_backward(t, dt_mul_scalar(t, dt_sum(t, dt_mul(t, y, y), 0), 0.5), NULL);
+        else
+            dt_backward(t, y, &(dt_backward_options){ .seed = y });
         DT_TRY(dt_tape_status(t));
         DT_TRY(dt_gradients_settle(g, t));
         DT_TRY(dt_full_tensor(dt_gradient(g, x), &dx));
