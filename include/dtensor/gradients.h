@@ -184,7 +184,7 @@ typedef dt_tensor *(*dt_part_fn)(dt_tape *tape, const void *arg, int n, dt_tenso
  *   in   n up to DT_RECOMPUTE_MAX_IN; an entry may be NULL
  *
  * Returns what fn returns. Collective as fn is. Errors: latched, DT_ERR_ARG for counts out of
- * range; fn's.
+ * range, `in` NULL and, in the backward pass, what it gives then and did not before; fn's.
  */
 DT_API dt_tensor *dt_recompute(dt_tape *tape, dt_part_fn fn, const void *arg, size_t arg_bytes,
                                int n, dt_tensor *const *in);
@@ -221,14 +221,16 @@ typedef dt_tensor *(*dt_differentiable_fn)(dt_tape *tape, const void *arg, int n
 /**
  * Compares what dt_backward() gives with central differences: for each float operand along random
  * directions, of the result weighted by random numbers. A backward that is right agrees to about
- * 1e-3 where fn is smooth; one that lacks a factor, a term or a reduction is off by far more.
+ * 1e-3 where fn is smooth; one that lacks a factor, a term or a reduction is off by far more, and
+ * one that gives no number is off by infinity.
  *
  *   x        operands, f32 (what is no f32 is held constant), of any size, not Partial
  *   step     of the differences, about 1e-2 of what x are; 0: 1e-2
  *   *report  the furthest apart
  *
  * Collective  over the operands' mesh, with the same arguments.
- * Errors      those of fn and dt_backward(); DT_ERR_ARG for NULL or no f32 operand. What is apart
+ * Errors      those of fn and dt_backward(); DT_ERR_ARG for NULL, a step that is no number or less
+ *             than 0, or no f32 operand. What is apart
  *             is no error
  */
 DT_API DT_MUST_USE dt_status dt_check_gradient(dt_mesh *mesh, dt_differentiable_fn fn,

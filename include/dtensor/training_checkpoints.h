@@ -161,8 +161,8 @@ typedef struct dt_run_load_options {
  *   layers     those without values get them, in the dtypes of the checkpoint
  *   optimizer  of these layers; NULL: its state is left unread
  *   progress   may be NULL
- *   json       the caller's text of the save, "{}" if there was none; borrowed until the next load
- *              or the release. May be NULL
+ *   json       the caller's object of the save, written anew, "{}" if there was none; borrowed
+ *              until the next load or the release. May be NULL
  *
  * Collective  over the mesh, with the same arguments. On error every rank has the same record, that
  *             of the first rank that found one.

@@ -211,7 +211,7 @@ done:
     return close_scene(&s, st);
 }
 
-/* y = x x is made again for the part that reads it, and so is the whole of what x has a piece of. */
+/* What the part squares is made again for it, and so is the whole of what x has a piece of. */
 static dt_tensor *square(dt_tape *t, const void *arg, int n, dt_tensor *const *x)
 {
     (void)arg;
