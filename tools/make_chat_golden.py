@@ -494,6 +494,12 @@ SNIPPETS = [
     "{% for x in a if x is odd %}{{ loop.index }}/{{ loop.length }}:{{ x }}{{ ',' if not loop.last }}{% else %}none{% endfor %}",
     "{% for x in e %}x{% else %}none{% endfor %}{% for x in undefined_thing %}x{% else %}none{% endfor %}",
     "{% for x in a %}{% if x == 2 %}{% continue %}{% endif %}{% if x == 4 %}{% break %}{% endif %}{{ x }}{% endfor %}",
+    # A loop's else is left out only after a round that came to the end of its body.
+    "Q{% for x in a[:2] %}{{ x }}{% break %}{% else %}E{% endfor %}Z", "Q{% for x in a %}{% continue %}{{ x }}{% else %}E{% endfor %}Z", "{% for x in a %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% else %}E{% endfor %}",
+    "{% for x in a %}{% if x != 3 %}{% continue %}{% endif %}{{ x }}{% else %}E{% endfor %}", "{% for x in a if x > 1 %}{% if x == 2 %}{% continue %}{% endif %}{% break %}{% else %}{{ x is defined }}{{ loop is defined }}{% set y = 1 %}{{ y }}{% endfor %}{{ y }}",
+    "{% for x in a %}{% for y in a %}{{ y }}{% break %}{% else %}{% if x == 2 %}{% break %}{% endif %}e{% continue %}{% endfor %}n{% else %}E{% endfor %}", "{% for x in a %}{% if x %}{% for y in a %}{% if y == x %}{% break %}{% endif %}{{ y }}{% else %}e{% endfor %}{% break %}{% endif %}{% else %}E{{ x }}{% endfor %}",
+    "{% for x in e %}{% else %}{% break %}{% endfor %}", "{% for x in a %}{% for y in e %}{% else %}{{ x }}{% continue %}{% endfor %}n{% else %}E{% endfor %}",
+    "{% for x in a %}{% filter upper %}a{% if x == 2 %}{% break %}{% endif %}b{% endfilter %}{% else %}E{% endfor %}", "{% for x in a %}{% set w %}a{% continue %}{% endset %}{{ w }}{% else %}E{% endfor %}", "{% for x in a %}{% set w | length | last %}a{% continue %}{% endset %}{{ w }}{% else %}E{{ w }}{% endfor %}", "{% for x in a %}{% generation %}{{ x }}{% break %}{% endgeneration %}{% else %}E{% endfor %}",
     "{% for x in a %}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.previtem }}{{ loop.nextitem }} {% endfor %}",
     "{% set x = 1 %}{% for i in a %}{% set x = i %}{{ x }}{% endfor %}{{ x }}{% if t %}{% set x = 9 %}{% endif %}{{ x }}",
     "{% set ns = namespace(n=0, l=[]) %}{% for i in a %}{% set ns.n = ns.n + i %}{% set ns.l = ns.l + [i * 2] %}{% endfor %}{{ ns.n }}{{ ns.l | join(',') }}{{ ns.q }}",

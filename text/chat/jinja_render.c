@@ -48,7 +48,8 @@ dt_status dti_jcapture(dti_jrun *r, const dti_jnode *node, dti_jvalue *out)
     return DT_OK;
 }
 
-/* What the body prints, through the filters of the block. */
+/* What the body prints, through the filters of the block; nothing where a break or continue in it
+ * leaves the block. */
 static dt_status run_block(dti_jrun *r, const dti_jnode *node, dti_jvalue *out)
 {
     dti_jscope *before;
@@ -56,7 +57,7 @@ static dt_status run_block(dti_jrun *r, const dti_jnode *node, dti_jvalue *out)
     DT_TRY(dti_jopen(r, r->scope, node->sets, &before));
     DT_TRY(dti_jcapture(r, node, out));
     r->captured = *out; /* the innermost filter takes it before anything else runs */
-    if (node->a != NULL) DT_TRY(dti_jeval(r, node->a, out));
+    if (node->a != NULL && r->leaving == 0) DT_TRY(dti_jeval(r, node->a, out));
     dti_jclose(r, before);
     return DT_OK;
 }
@@ -125,9 +126,12 @@ static dt_status select_items(dti_jrun *r, const dti_jnode *node, dti_jvalue *it
     return DT_OK;
 }
 
+/* As in Jinja, unlike in Python, the else runs unless one round has come to the end of its body:
+ * also behind a break in the first round, and where every round was left by continue. */
 static dt_status run_for(dti_jrun *r, const dti_jnode *node)
 {
     dti_jvalue items, loop;
+    bool ended = false;
 
     DT_TRY(dti_jeval(r, node->a, &items));
     r->line = node->line;
@@ -145,9 +149,10 @@ static dt_status run_for(dti_jrun *r, const dti_jnode *node)
         dti_jclose(r, before);
         leaving = r->leaving;
         r->leaving = 0;
-        if (leaving == 'b') return DT_OK;
+        ended |= leaving == 0;
+        if (leaving == 'b') break;
     }
-    return items.list->n == 0 && node->c != NULL ? run_within(r, node->c, node->sets) : DT_OK;
+    return !ended && node->c != NULL ? run_within(r, node->c, node->sets) : DT_OK;
 }
 
 /* --- all -------------------------------------------------------------------------------------- */
@@ -173,9 +178,10 @@ static dt_status run_statement(dti_jrun *r, const dti_jnode *node)
         return run_set(r, node);
     case DTI_N_SET_BLOCK:
         DT_TRY(run_block(r, node, &v));
-        return dti_jset(r, node->names->name, v);
+        return r->leaving != 0 ? DT_OK : dti_jset(r, node->names->name, v);
     case DTI_N_FILTER_BLOCK:
         DT_TRY(run_block(r, node, &v));
+        if (r->leaving != 0) return DT_OK;
         DTI_JCHECK(r, v.kind == DTI_J_STRING, DT_ERR_FORMAT,
                    "the filters of a {%% filter %%} block give %s instead of a text",
                    dti_jkind_name(&v));

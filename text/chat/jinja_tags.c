@@ -259,12 +259,17 @@ static dt_status parse_leave(dti_jparser *p, bool is_break, dti_jnode **out)
     return dti_jexpect(p, DTI_T_CLOSE_TAG, NULL);
 }
 
-/* Transformers' mark around what the assistant says; its contents are rendered as they are. */
+/* Transformers' mark around what the assistant says; its contents are rendered as they are. It is a
+ * call block there, which no break or continue leaves. */
 static dt_status parse_generation(dti_jparser *p, dti_jnode **out)
 {
+    const int n_loops = p->n_loops;
+
     DT_TRY(dti_jnode_new(p, DTI_N_BODY, out));
     DT_TRY(dti_jexpect(p, DTI_T_CLOSE_TAG, NULL));
+    p->n_loops = 0;
     DT_TRY(parse_scope(p, *out, &(*out)->b));
+    p->n_loops = n_loops;
     return end_tag(p, "endgeneration");
 }
 
