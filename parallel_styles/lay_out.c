@@ -243,13 +243,15 @@ static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, 
     return DT_OK;
 }
 
-/* What other styles leave copies of is cut by those of that kind, one dim after the other. */
+/* What other styles leave copies of is cut by those of that kind, one dim after the other. Codes,
+ * scales and zero points of packed weights are cut alike, and no group is parted: by outputs. */
 static dt_status cut_copies(dt_layer *layer, int param, const dt_param_info *info)
 {
     const dt_layout *l = layer->layout[param];
     int64_t shape[DT_PARAM_MAX_AXES];
 
-    for (int a = 0; a < info->n_axes; a++) shape[a] = info->axis[a].extent;
+    for (int a = 0; a < info->n_axes; a++)
+        shape[a] = info->packed != DT_PACKED_NOT && a == 1 ? 1 : info->axis[a].extent;
     layer->whole[param] = l;
     if (param == DT_PARAM_WEIGHT) DT_TRY(dti_tiles_choose(layer));
     for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh); m++)

@@ -117,6 +117,7 @@ static dt_status load(dt_mesh *mesh, const char *folder, dt_model **out)
 
     o.keep_dtype = false;
     o.dtype = DT_F32;
+    if (dt_mesh_find_dim(mesh, "shard") >= 0) o.fully_shard = "shard";
     return dt_model_load(mesh, folder, &o, out);
 }
 
@@ -180,7 +181,8 @@ done:
 
 DT_TEST(packed_files, logits_match_on_every_mesh)
 {
-    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
+    static const char *const meshes[] = { "tp=1",      "tp=2",    "tp=3",         "tp=4",
+                                          "dp=2,tp=2", "shard=7", "shard=3,tp=2", "shard=2,tp=3" };
 
     for (size_t i = 0; i < DT_COUNT(fixtures); i++)
         for (size_t m = 0; m < DT_COUNT(meshes); m++) {
@@ -191,7 +193,7 @@ DT_TEST(packed_files, logits_match_on_every_mesh)
 
 DT_TEST(packed_files, saved_and_loaded_again_they_give_the_same_bits)
 {
-    static const char *const meshes[] = { "tp=1", "tp=3", "dp=2,tp=2" };
+    static const char *const meshes[] = { "tp=1", "tp=3", "dp=2,tp=2", "shard=2,tp=2" };
 
     for (size_t i = 0; i < N_SAVED; i++)
         for (size_t m = 0; m < DT_COUNT(meshes); m++) {

@@ -167,7 +167,8 @@ done:
 
 static void check(packed_case c)
 {
-    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
+    static const char *const meshes[] = { "tp=1",      "tp=2", "tp=3",     "tp=4",
+                                          "dp=2,tp=2", "dp=7", "dp=3,tp=2" };
 
     for (size_t m = 0; m < DT_COUNT(meshes); m++) {
         if (c.fully_shard != NULL && strstr(meshes[m], "dp") == NULL) continue;
@@ -196,6 +197,8 @@ DT_TEST(packed_weights, bf16_cut_tokens_and_full_sharding)
     check((packed_case){ "phi3/base", "int8 head", 4, DT_BF16, false, NULL });
     check((packed_case){ "llama/tied", "int4 group=16", 7, DT_BF16, true, NULL });
     check((packed_case){ "llama/tied", "int4 group=16 asymmetric", 7, DT_F32, false, "dp" });
+    check((packed_case){ "llama/uneven", "int4", 6, DT_F32, false, "dp" });
+    check((packed_case){ "qwen3_moe/base", "int8", 4, DT_F32, false, "dp" });
 }
 
 /* --- what is refused -------------------------------------------------------------------------- */
