@@ -23,6 +23,7 @@ static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2
 typedef struct saving {
     char from[DT_TEST_PATH_BYTES], to[DT_TEST_PATH_BYTES + 8];
     const dt_plan *plan;
+    const char *fully_shard;
     dt_save_options options;
 } saving;
 
@@ -42,6 +43,7 @@ static dt_status load_and_save(dt_mesh *mesh, const void *arg)
     dt_status st;
 
     options.plan = s->plan;
+    options.fully_shard = s->fully_shard;
     DT_TRY(dt_model_load(mesh, s->from, &options, &model));
     st = dt_model_save(model, s->to, &s->options);
     dt_model_release(&model);
@@ -122,6 +124,19 @@ DT_TEST(save, every_tensor_keeps_its_bits_on_every_mesh)
             DT_ASSERT(same_file(&s, "config.json"));
             DT_ASSERT(same_file(&s, "generation_config.json"));
         }
+}
+
+/* Cuts of one axis by several dims lie in an order of their own. */
+DT_TEST(save, fully_sharded_models_give_the_same_files)
+{
+    for (size_t f = 0; f < DT_COUNT(fixtures); f++) {
+        char temporary[DT_TEST_PATH_BYTES];
+        saving s;
+        begin(&s, fixtures[f], temporary);
+        s.fully_shard = "dp,dp_shard";
+        save(f % 2 == 0 ? "dp=2,dp_shard=2,tp=2" : "dp=2,tp=2,dp_shard=3", &s);
+        compare(&s, DT_N_DTYPES);
+    }
 }
 
 /* Rows, columns, whole: each way of lying goes through another path. */

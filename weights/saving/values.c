@@ -30,21 +30,44 @@ static bool same_shape(const dt_tensor *a, const dt_tensor *b)
     return same;
 }
 
+/* Cuts of rows that have a place among others keep their order, those without come behind. */
+static void number_cuts(dt_placement *want, int n_dims)
+{
+    int dims[DT_MAX_DIMS], n = 0;
+    bool any = false;
+
+    for (int m = 0; m < n_dims; m++) {
+        int at = n;
+        if (want[m].kind != DT_PLACE_SHARD) continue;
+        any = any || want[m].order > 0;
+        while (at > 0 && want[m].order > 0 &&
+               (want[dims[at - 1]].order == 0 || want[dims[at - 1]].order > want[m].order)) {
+            dims[at] = dims[at - 1];
+            at--;
+        }
+        dims[at] = m;
+        n++;
+    }
+    for (int i = 0; i < n && any; i++) want[dims[i]].order = i + 1;
+}
+
 /* Where x has to lie so that each rank holds whole rows of the file that follow each other; whether
  * this rank is the one of its replicas that writes. Of a transposed matrix the file's rows are
  * columns here. */
 static void rows_of(const dt_tensor *x, int axis, dt_placement want[DT_MAX_DIMS], bool *writes)
 {
     const dt_mesh *mesh = dt_tensor_mesh(x);
+    bool cuts[DT_MAX_DIMS]; /* rows, as they are wanted */
 
     *writes = true;
     for (int m = 0; m < dt_mesh_n_dims(mesh); m++) {
         const dt_placement p = dt_layout_placement(dt_tensor_layout(x), m);
-        const bool rows = p.kind == DT_PLACE_SHARD && p.axis == axis && p.replicas <= 1;
+        cuts[m] = p.kind == DT_PLACE_SHARD && p.axis == axis && p.replicas <= 1 && p.n_blocks == 0;
         want[m] = p;
         if (p.kind == DT_PLACE_REPLICATE && dt_mesh_coord(mesh, m) > 0) *writes = false;
-        if (p.kind != DT_PLACE_REPLICATE && (!rows || p.n_blocks > 0)) want[m] = DT_SHARD(axis);
+        if (p.kind != DT_PLACE_REPLICATE && !cuts[m]) want[m] = DT_SHARD(axis);
     }
+    number_cuts(want, dt_mesh_n_dims(mesh));
 }
 
 static dt_status open_file(dti_save_file *f)
