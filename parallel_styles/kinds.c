@@ -35,7 +35,8 @@ static dt_tensor *linear_packed(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 
 static dt_tensor *embedding(dt_tape *t, const dt_layer *layer, dt_tensor *ids)
 {
-    return dt_embedding(t, ids, dt_layer_use(t, layer, DT_PARAM_WEIGHT));
+    return dt_embedding_padded(t, ids, dt_layer_use(t, layer, DT_PARAM_WEIGHT),
+                               dt_layer_spec_of(layer)->padding - 1);
 }
 
 static dt_tensor *rms_norm(dt_tape *t, const dt_layer *layer, dt_tensor *x)

@@ -27,6 +27,11 @@ typedef struct dti_count_attr {
     int64_t ignore_index;
 } dti_count_attr;
 
+/* embedding and its gradient: the id whose row takes no gradient; -1: none. */
+typedef struct dti_embedding_attr {
+    int64_t padding;
+} dti_embedding_attr;
+
 /* Output dtype of linear, add_bias, cast, rope_table. */
 typedef struct dti_dtype_attr {
     dt_dtype dtype;

@@ -116,7 +116,8 @@ void dt_gelu_tanh_mul_backward(dt_tape *t, dt_tensor *dy, dt_tensor *gate, dt_te
 
 dt_tensor *dt_embedding_backward(dt_tape *t, dt_tensor *dy, dt_tensor *ids, dt_tensor *table)
 {
-    return dt_apply(t, &dti_op_embedding_backward, NULL, 3, (dt_tensor *[]){ dy, ids, table });
+    return dt_apply(t, &dti_op_embedding_backward, &(dti_embedding_attr){ -1 }, 3,
+                    (dt_tensor *[]){ dy, ids, table });
 }
 
 dt_tensor *dt_accumulate(dt_tape *t, dt_tensor *x, dt_tensor *sum)

@@ -86,7 +86,8 @@ BACKWARD(layer_norm)
 
 BACKWARD(embedding)
 {
-    dx[1] = dt_embedding_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1));
+    dx[1] = dt_apply(t, &dti_op_embedding_backward, dt_node_attr(n), 3,
+                     (dt_tensor *[]){ dy[0], dt_node_in(n, 0), dt_node_in(n, 1) });
 }
 
 /* The slope of each token's log-sum-exp are its probabilities. */

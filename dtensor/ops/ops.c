@@ -104,7 +104,12 @@ dt_tensor *dt_layer_norm(dt_tape *t, dt_tensor *x, dt_tensor *w, dt_tensor *b, f
 
 dt_tensor *dt_embedding(dt_tape *t, dt_tensor *ids, dt_tensor *table)
 {
-    return binary(t, &dti_op_embedding, NULL, ids, table);
+    return dt_embedding_padded(t, ids, table, -1);
+}
+
+dt_tensor *dt_embedding_padded(dt_tape *t, dt_tensor *ids, dt_tensor *table, int64_t padding)
+{
+    return binary(t, &dti_op_embedding, &(dti_embedding_attr){ padding }, ids, table);
 }
 
 dt_tensor *dt_rope_table(dt_tape *t, dt_tensor *positions, dt_tensor *inv_freq, float factor,

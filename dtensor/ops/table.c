@@ -141,7 +141,7 @@ ROW(rms_norm_1p, "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_n
 ROW(layer_norm,  "...[d], [d], [d] -> ...[d]", "FFF>F", AXES,              layer_norm, 0,                     ATTR(norm),  "8 ...d" GRADIENT(layer_norm, IN(0) | IN(1)))
 /* embeddings and positions */
 ROW(embedding,   "..., vd -> ...d",
-                                              "iF>F", AXES,                embedding,  EXACT,            0,           "0 : ..., ...d -> ...d" GRADIENT(embedding, IN(0) | FORM(1)))
+                                              "iF>F", AXES,                embedding,  EXACT | VALUE,    ATTR(embedding), "0 : ..., ...d -> ...d" GRADIENT(embedding, IN(0) | FORM(1)))
 ROW(rope_table,  "bt, [r] -> bt[q]",          "if>a", EXTENTS(rope_table), rope_table, 0,                     ATTR(rope_table), "2 btq")
 ROW(rope,        "bth[e], bt[r] -> bth[e]",   "FF>F", EXTENTS(rope),       rope,       BILINEAR,              0,           "3 bthe" GRADIENT(rope, IN(1)))
 ROW(rope_backward, "bth[e], bt[r] -> bth[e]", "FF>F", EXTENTS(rope),       rope_backward, BILINEAR,           0,           "3 bthe")
@@ -236,7 +236,7 @@ ROW(silu_mul_backward, "..., ..., ... -> ..., ...",
 ROW(gelu_tanh_mul_backward, "..., ..., ... -> ..., ...",
                                               "FFF>FF", SHARD(first),      gelu_tanh_mul_backward, ANY | BILINEAR, 0,      "24 ...")
 ROW(soft_cap_backward, "..., ... -> ...",     "FF>F", SHARD(first),        soft_cap_backward, ANY | BILINEAR | VALUE, ATTR(scalar), "4 ...")
-ROW(embedding_backward, "...d, ..., vd -> vd", "xix>f", SHARD(first),      embedding_backward, BILINEAR,      0,           "1 ...d : ...d, ..., - -> vd")
+ROW(embedding_backward, "...d, ..., vd -> vd", "xix>f", SHARD(first),      embedding_backward, BILINEAR | VALUE, ATTR(embedding), "1 ...d : ...d, ..., - -> vd")
 ROW(softmax_backward, "..., ... -> ...",      "FF>F", RULES(line, line),   softmax_backward, ANY,             ATTR(axis),  "4 ...")
 ROW(log_softmax_backward, "..., ... -> ...",  "FF>F", RULES(line, line),   log_softmax_backward, ANY,         ATTR(axis),  "4 ...")
 ROW(cumsum_backward, "... -> ...",            "F>F", RULES(line, line),    cumsum_backward, ANY | LINEAR,     ATTR(axis),  LETTERS)

@@ -83,6 +83,8 @@ struct dt_layer_spec {
     int64_t step[2];      /* of axis[0] and axis[1], where they count rows, and of their blocks: cut
                            * in multiples of as many; 0: 1 */
     dt_packing packing;   /* kinds of packed weights */
+    int64_t padding;      /* embeddings: one more than the id whose row takes no gradient from where
+                           * it is looked up, dt_embedding_padded(); 0: none */
 };
 
 /* A parameter as a style sees it: names and global shape, never bytes. */

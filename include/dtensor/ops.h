@@ -70,6 +70,11 @@ DT_API dt_tensor *dt_layer_norm(dt_tape *tape, dt_tensor *x, dt_tensor *w, dt_te
  * id that no row has gives zeros. */
 DT_API dt_tensor *dt_embedding(dt_tape *tape, dt_tensor *ids, dt_tensor *table);
 
+/* The same values. Row `padding` of the table takes no gradient from here, as with PyTorch's
+ * padding_idx; an id that no row has (-1): as dt_embedding(). */
+DT_API dt_tensor *dt_embedding_padded(dt_tape *tape, dt_tensor *ids, dt_tensor *table,
+                                      int64_t padding);
+
 /* positions [b, t] i32, inv_freq [r] f32 -> [b, t, 2 r] dtype: cos | sin, times factor */
 DT_API dt_tensor *dt_rope_table(dt_tape *tape, dt_tensor *positions, dt_tensor *inv_freq,
                                 float factor, dt_dtype dtype);

@@ -228,6 +228,16 @@ dt_status dti_config_outer(const dt_config *root, dt_model_info *info)
     return dt_config_bool(root, "tie_word_embeddings", info->tied, &info->tied);
 }
 
+dt_status dti_config_padding(const dt_config *config, int64_t fallback, int64_t vocab, int64_t *out)
+{
+    int64_t id;
+
+    DT_TRY(dt_config_int_or(config, "pad_token_id", INT32_MIN, INT32_MIN, INT32_MAX, &id));
+    *out = is_absent(config, "pad_token_id") ? fallback : id < 0 ? id + vocab + 1 : id + 1;
+    if (*out < 1 || *out > vocab) *out = 0;
+    return DT_OK;
+}
+
 dt_status dti_config_eps(const dt_config *config, const char *key, double fallback, float *out)
 {
     double eps;

@@ -21,6 +21,11 @@ dt_status dti_config_dtype(const dt_config *config, dt_dtype *out) DT_MUST_USE;
 /* "eos_token_id": one id, a list, or none. */
 dt_status dti_config_eos(const dt_config *config, dt_model_info *info) DT_MUST_USE;
 
+/* "pad_token_id" as dt_layer_spec.padding: one more than the id, 0 where it is null or no id of the
+ * vocabulary, `fallback` where it is absent. Negative ones count from the end, as in PyTorch. */
+dt_status dti_config_padding(const dt_config *config, int64_t fallback, int64_t vocab,
+                             int64_t *out) DT_MUST_USE;
+
 /* A small positive number such as rms_norm_eps. */
 dt_status dti_config_eps(const dt_config *config, const char *key, double fallback,
                          float *out) DT_MUST_USE;

@@ -16,6 +16,7 @@ dt_status dti_decoder_read(dti_decoder *m, const dt_config *config,
 
     DT_TRY(dt_config_decoder(config, &defaults->shared, info));
     DT_TRY(dt_config_int(config, "intermediate_size", defaults->ff, 1, most, &m->ff));
+    DT_TRY(dti_config_padding(config, defaults->padding, info->vocab_size, &m->padding));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", defaults->eps, &m->eps));
     DT_TRY(dt_config_activation(config, "hidden_act", "silu", &m->activation));
     DT_TRY(dti_rope_read(config, defaults->rope, info, &m->rope));
@@ -83,6 +84,7 @@ dt_status dti_decoder_add_layers(void *self, const dt_model_info *c, dt_builder 
                             "num_attention_heads * head_dim + 2 * num_key_value_heads * head_dim" };
     const dt_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" }, none = { 0 };
     const char *tied = c->tied ? "model.embed_tokens" : NULL;
+    const dt_row_settings shared = { { c->n_heads, c->n_kv_heads, c->head_dim }, m->eps };
     const bool qb = m->qkv_bias, ob = m->out_bias, mb = m->mlp_bias;
 
     /* clang-format off */
@@ -132,10 +134,9 @@ dt_status dti_decoder_add_layers(void *self, const dt_model_info *c, dt_builder 
 #define ADD(rows) dt_builder_add(builder, name, rows, (int)DT_COUNT(rows), b)
     /* clang-format on */
 
-    dt_builder_settings(
-        builder,
-        &(dt_row_settings){ .heads = { c->n_heads, c->n_kv_heads, c->head_dim }, .eps = m->eps });
+    dt_builder_settings(builder, &shared);
     DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
+    dt_builder_spec(builder, "model.embed_tokens")->padding = m->padding;
     for (int64_t i = 0; i < c->n_layers; i++) {
         dti_block *b = &m->blocks[i];
         char name[40];

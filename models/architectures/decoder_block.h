@@ -33,6 +33,7 @@ typedef struct dti_decoder {
     dt_model_info info;
     dti_rope rope;
     int64_t ff;
+    int64_t padding; /* of the embedding, as its spec has it */
     const dt_activation *activation;
     bool qkv_bias;
     bool out_bias;
@@ -50,6 +51,7 @@ typedef struct dti_decoder {
 typedef struct dti_decoder_defaults {
     dt_config_defaults shared;
     int64_t ff;
+    int64_t padding; /* one more than pad_token_id; 0: none */
     double eps;
     const dti_rope_keys *rope; /* NULL: those of Llama */
 } dti_decoder_defaults;

@@ -63,6 +63,7 @@ static dt_status add_layers(void *self, const dt_model_info *c, dt_builder *buil
     /* clang-format on */
 
     DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
+    dt_builder_spec(builder, "model.embed_tokens")->padding = m->padding;
     for (int64_t i = 0; i < c->n_layers; i++) {
         gemma3_block *b = &m->blocks[i];
         char name[40];

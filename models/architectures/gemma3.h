@@ -17,6 +17,7 @@ typedef struct gemma3_block {
 typedef struct gemma3 {
     dt_model_info info;
     int64_t ff;
+    int64_t padding; /* of the embedding, as its spec has it */
     const dt_activation *activation;
     bool attention_bias;
     float eps;

@@ -78,6 +78,7 @@ dt_status dti_gemma3_read_config(void *self, const dt_config *config, dt_model_i
 
     DT_TRY(dt_config_decoder(config, &defaults, info));
     DT_TRY(dt_config_int(config, "intermediate_size", 9216, 1, DTI_CONFIG_MAX_EXTENT, &m->ff));
+    DT_TRY(dti_config_padding(config, 0 + 1, info->vocab_size, &m->padding));
     DT_TRY(dt_config_bool(config, "attention_bias", false, &m->attention_bias));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", 1e-6, &m->eps));
     DT_TRY(dt_config_activation(config, "hidden_activation", "gelu_pytorch_tanh", &m->activation));

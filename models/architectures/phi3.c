@@ -19,6 +19,7 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
                                                                .bos = 1,
                                                                .eos = 32000 },
                                                    .ff = 8192,
+                                                   .padding = 32000 + 1,
                                                    .eps = 1e-5,
                                                    .rope = &rotary };
     dti_decoder *m = self;

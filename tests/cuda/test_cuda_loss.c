@@ -25,9 +25,11 @@ DT_TEST(cuda_loss, embeddings_add_rows_in_the_order_of_the_cpu)
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(shapes); s++) {
             const int64_t *n = shapes[s], dy[] = { n[0], n[3] }, table[] = { n[1], n[3] };
+            const dti_embedding_attr without = { t == 1 ? n[2] + 2 : -1 }; /* padding, or none */
             cr_case c = { .row = "embedding_backward",
                           .cpu = dti_embedding_backward_cpu,
                           .n_in = 3,
+                          .attr = &without,
                           .skew = cr_skews[s % 2] };
             c.in[0] = kt_filled(kt_floats[t], 2, dy, KT_UNIFORM, 1);
             c.in[1] = whole_numbers(n[0], 7, 25, -1);

@@ -12,10 +12,14 @@ static dt_local ids_of(int64_t n, int32_t modulo)
     return ids;
 }
 
-static void run_embedding(dt_dtype t, int64_t n_ids, int64_t rows, int64_t first, int64_t d)
+static void run_embedding(dt_dtype t, int64_t n_ids, int64_t rows, int64_t first, int64_t d,
+                          int64_t padding)
 {
     const int64_t dy[] = { n_ids, d }, table[] = { rows, d };
-    kt_case c = { .name = "embedding_backward", .kernel = dti_embedding_backward_cpu, .n_in = 3 };
+    const dti_embedding_attr attr = { padding };
+    kt_case c = {
+        .name = "embedding_backward", .kernel = dti_embedding_backward_cpu, .n_in = 3, .attr = &attr
+    };
 
     c.in[0] = kt_filled(t, 2, dy, KT_UNIFORM, 51);
     c.in[1] = ids_of(n_ids, 23);
@@ -25,7 +29,7 @@ static void run_embedding(dt_dtype t, int64_t n_ids, int64_t rows, int64_t first
     kt_expect(&c);
     for (int64_t i = 0; i < n_ids; i++) {
         const int64_t row = ((const int32_t *)c.in[1].data)[i] - first;
-        for (int64_t k = 0; k < d && row >= 0 && row < rows; k++) {
+        for (int64_t k = 0; k < d && row >= 0 && row < rows && row + first != padding; k++) {
             c.want[row * d + k] += kt_get(&c.in[0], i * d + k);
             c.slack[row * d + k] += 0x1p-24 * (32.0 + (double)n_ids / 32.0);
         }
@@ -36,12 +40,14 @@ static void run_embedding(dt_dtype t, int64_t n_ids, int64_t rows, int64_t first
 DT_TEST(kernels_loss, embeddings_add_rows_by_id)
 {
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
-        run_embedding(kt_floats[t], 30, 23, 0, 33);
-        run_embedding(kt_floats[t], 30, 8, 8, 7);
-        run_embedding(kt_floats[t], 30, 0, 23, 7);
-        run_embedding(kt_floats[t], 0, 4, 0, 7);
-        run_embedding(kt_floats[t], 3, 4, 0, 0);
-        run_embedding(kt_floats[t], 900, 23, 0, 1040);
+        run_embedding(kt_floats[t], 30, 23, 0, 33, -1);
+        run_embedding(kt_floats[t], 30, 8, 8, 7, -1);
+        run_embedding(kt_floats[t], 30, 0, 23, 7, -1);
+        run_embedding(kt_floats[t], 0, 4, 0, 7, -1);
+        run_embedding(kt_floats[t], 3, 4, 0, 0, -1);
+        run_embedding(kt_floats[t], 900, 23, 0, 1040, -1);
+        run_embedding(kt_floats[t], 30, 23, 0, 33, 1); /* the frequent one is padding */
+        run_embedding(kt_floats[t], 30, 8, 8, 7, 14);
     }
 }
 

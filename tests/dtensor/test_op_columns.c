@@ -418,6 +418,7 @@ DT_TEST(op_columns, a_row_says_what_a_call_costs)
                                 .in = { SHAPE(DT_F32, 2, 3, 6), SHAPE(DT_F32, 5, 6) } },
                 2 * 6 * 6 * 5, 4 * (36 + 30 + 30));
     expect_work((dt_op_shapes){ .op = &dti_op_embedding,
+                                .attr = &(dti_embedding_attr){ -1 },
                                 .in = { SHAPE(DT_I32, 7), SHAPE(DT_BF16, 1000, 4) } },
                 0, 4 * 7 + 2 * 28 + 2 * 28);
     expect_work((dt_op_shapes){ .op = &dti_op_kv_write,

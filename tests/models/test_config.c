@@ -247,6 +247,64 @@ DT_TEST(config, null_and_absent_heads_differ)
     read_text(&dti_arch_llama, "{\"head_dim\": 0}", "head_dim is 0", NULL);
 }
 
+/* Default and spelling as in Transformers; ids count from the end as in PyTorch. */
+DT_TEST(config, padding_is_an_id_of_the_vocabulary_or_none)
+{
+    static const struct {
+        const dt_arch *arch;
+        const char *text;
+        int64_t padding; /* of a spec; -1: refused */
+    } rows[] = {
+        { &dti_arch_llama, "{}", 0 },
+        { &dti_arch_llama, "{\"pad_token_id\": null}", 0 },
+        { &dti_arch_llama, "{\"pad_token_id\": 0}", 1 },
+        { &dti_arch_llama, "{\"pad_token_id\": 7}", 8 },
+        { &dti_arch_qwen2, "{\"vocab_size\": 10, \"pad_token_id\": 9}", 10 },
+        { &dti_arch_qwen3, "{\"vocab_size\": 10, \"pad_token_id\": 10}", 0 },
+        { &dti_arch_qwen3_moe, "{\"vocab_size\": 10, \"pad_token_id\": -1}", 10 },
+        { &dti_arch_llama, "{\"vocab_size\": 10, \"pad_token_id\": -10}", 1 },
+        { &dti_arch_llama, "{\"vocab_size\": 10, \"pad_token_id\": -11}", 0 },
+        { &dti_arch_llama, "{\"pad_token_id\": \"0\"}", -1 },
+        { &dti_arch_llama, "{\"pad_token_id\": [0]}", -1 },
+        { &dti_arch_phi3, "{}", 32001 },
+        { &dti_arch_phi3, "{\"pad_token_id\": null}", 0 },
+        { &dti_arch_phi3, "{\"vocab_size\": 32000}", 0 },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        dt_model_info info = { .n_eos = 0 };
+        DT_ENDS(dti_json_free) dti_json_doc doc;
+        dti_decoder m = { 0 };
+        const char *text = rows[i].text;
+        dt_status st;
+        DT_ASSERT_OK(dti_json_parse("config.json", text, strlen(text), &doc));
+        st = rows[i].arch->read_config(&m, &doc.root, &info);
+        if (rows[i].padding < 0)
+            DT_ASSERT_STATUS(st, DT_ERR_FORMAT, "pad_token_id");
+        else
+            DT_ASSERT_EQ_INT(m.padding, rows[i].padding);
+        rows[i].arch->release(&m);
+    }
+}
+
+DT_TEST(config, padding_of_gemma3_is_the_first_id_where_nothing_is_said)
+{
+    static const char *const texts[] = { GEMMA "\"vocab_size\": 9}",
+                                         GEMMA "\"pad_token_id\": null}",
+                                         GEMMA "\"pad_token_id\": 3}" };
+    static const int64_t padding[] = { 1, 0, 4 };
+
+    for (size_t i = 0; i < DT_COUNT(texts); i++) {
+        dt_model_info info = { .n_eos = 0 };
+        DT_ENDS(dti_json_free) dti_json_doc doc;
+        gemma3 m = { 0 };
+        DT_ASSERT_OK(dti_json_parse("config.json", texts[i], strlen(texts[i]), &doc));
+        DT_ASSERT_OK(dti_arch_gemma3_text.read_config(&m, &doc.root, &info));
+        DT_ASSERT_EQ_INT(m.padding, padding[i]);
+        dti_arch_gemma3_text.release(&m);
+    }
+}
+
 /* generation_config.json wins where it exists, even if it names nothing. */
 DT_TEST(config, what_ends_a_text_is_said_by_one_file)
 {

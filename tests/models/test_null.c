@@ -178,6 +178,7 @@ DT_TEST(null, operators_on_no_tape_give_null)
     DOWN(dt_rms_norm(NULL, NULL, NULL, 1e-5f));
     DOWN(dt_layer_norm(NULL, NULL, NULL, NULL, 1e-5f));
     DOWN(dt_embedding(NULL, NULL, NULL));
+    DOWN(dt_embedding_padded(NULL, NULL, NULL, 0));
     DOWN(dt_heads(NULL, NULL, 8));
     DOWN(dt_unheads(NULL, NULL));
     DOWN(dt_rope(NULL, NULL, NULL));

@@ -32,7 +32,7 @@ const row_case row_cases[] = {
     { .op = &dti_op_rms_norm,    .shape = { { 2, 3, 5 }, { 5 } }, .attr = { 0x3727c5ac }, .accepted = 3 },
     { .op = &dti_op_rms_norm_1p, .shape = { { 2, 3, 5 }, { 5 } }, .attr = { 0x3727c5ac }, .accepted = 3 },
     { .op = &dti_op_layer_norm,  .shape = { { 2, 3, 5 }, { 5 }, { 5 } }, .attr = { 0x3727c5ac }, .accepted = 3 },
-    { .op = &dti_op_embedding,   .shape = { { 2, 3 }, { 7, 5 } }, .modulo = 7,         .accepted = 5 },
+    { .op = &dti_op_embedding,   .shape = { { 2, 3 }, { 7, 5 } }, .attr = { UINT64_MAX }, .modulo = 7, .accepted = 5 },
     { .op = &dti_op_rope_table,  .shape = { { 2, 3 }, { 4 } },
       .attr = { 0x3f80000000000000u | DT_F32 }, .modulo = 9, .accepted = 3 },
     { .op = &dti_op_rope,        .shape = { { 2, 3, 4, 8 }, { 2, 3, 8 } },             .accepted = 7 },
@@ -133,7 +133,7 @@ const row_case row_cases[] = {
       .attr = { 7, 1, 0x3fd999999999999a, 3, 5 }, .accepted = 4 },
     { .op = &dti_op_argmax_key,  .shape = { { 3, 7 } },                                .accepted = 3 },
     /* gradients */
-    { .op = &dti_op_embedding_backward, .shape = { { 2, 3, 5 }, { 2, 3 }, { 7, 5 } }, .modulo = 7, .accepted = 12 },
+    { .op = &dti_op_embedding_backward, .shape = { { 2, 3, 5 }, { 2, 3 }, { 7, 5 } }, .attr = { 4 }, .modulo = 7, .accepted = 12 },
     { .op = &dti_op_cross_entropy_sums, .shape = { { 2, 3, 7 }, { 2, 3 }, { 2, 3 } },
       .attr = { 7, 2, 0x3fb999999999999a, 0 }, .modulo = 7, .accepted = 16 },
     { .op = &dti_op_cross_entropy, .shape = { { 2, 3, 7 }, { 2, 3 }, { 2, 3 }, { 2, 3, 3 } },

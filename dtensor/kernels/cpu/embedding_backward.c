@@ -4,7 +4,7 @@
  * i32, table [V, d], of which only the shape and the first row's number are looked at -> [V, d]
  * f32. Of index_select: dy [..., n, ...], ids [n] -> [..., V, ...]. Row r is the sum of dy's rows
  * whose id is r, in their order, RUN of them at a time, in f32; ids that no row of this rank has
- * add nothing.
+ * add nothing, nor does an embedding's padding.
  *
  * Each row has a list of its places, built from the last one to the first, which is what sorting by
  * id and place would give. Columns are dealt to the threads, or where there are several matrices
@@ -57,8 +57,9 @@ static void scatter_share(void *arg, int worker, int n_workers)
                 sum_places(j, o, row, i, end - i < BLOCK ? end - i : BLOCK);
 }
 
-/* Rows of this rank begin with number first_row. */
-static dt_status scatter(const dt_kargs *a, const char *op, int64_t first_row, scatter_job *job)
+/* Rows of this rank begin with number first_row; places with the id `padding` are passed over. */
+static dt_status scatter(const dt_kargs *a, const char *op, int64_t first_row, int64_t padding,
+                         scatter_job *job)
 {
     const dt_local *dy = &a->in[0], *y = &a->out[0];
     const int32_t *ids = a->in[1].data;
@@ -81,7 +82,7 @@ static dt_status scatter(const dt_kargs *a, const char *op, int64_t first_row, s
     for (int64_t r = 0; r < job->n_rows; r++) first[r] = -1;
     for (int64_t i = job->n_ids - 1; i >= 0; i--) {
         const int64_t row = ids[i] - first_row;
-        if (row < 0 || row >= job->n_rows) continue;
+        if (row < 0 || row >= job->n_rows || ids[i] == padding) continue;
         next[i] = first[row];
         first[row] = (int32_t)i;
     }
@@ -94,7 +95,8 @@ dt_status dti_embedding_backward_cpu(const dt_kargs *a)
     const dt_local *table = &a->in[2];
     scatter_job job = { .n_outer = 1, .n_rows = table->shape[0], .d = table->shape[1] };
 
-    DT_TRY(scatter(a, "embedding_backward", table->offset[0], &job));
+    DT_TRY(scatter(a, "embedding_backward", table->offset[0],
+                   ((const dti_embedding_attr *)a->attr)->padding, &job));
     return DT_OK;
 }
 
@@ -106,6 +108,6 @@ dt_status dti_index_select_backward_cpu(const dt_kargs *a)
 
     for (int b = 0; b < y->n_axes; b++)
         if (b != axis) *(b < axis ? &job.n_outer : &job.d) *= y->shape[b];
-    DT_TRY(scatter(a, "index_select_backward", 0, &job));
+    DT_TRY(scatter(a, "index_select_backward", 0, -1, &job));
     return DT_OK;
 }

@@ -16,7 +16,8 @@ struct scatter_job {
     const int32_t *ids;
     void *sums;
     int64_t n_ids, first, n_rows, d,
-        n_outer; /* dy [n_outer, n_ids, d], sums [n_outer, n_rows, d] */
+        n_outer;     /* dy [n_outer, n_ids, d], sums [n_outer, n_rows, d] */
+    int64_t padding; /* the id that is passed over */
 };
 
 struct block_memory {
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(THREADS) scatter(const scatter_job j)
     DTI_SHARED(block_memory, m);
     const int64_t i = blockIdx.x, row = j.ids[i] - j.first, step = (int64_t)gridDim.y * THREADS;
 
-    if (row < 0 || row >= j.n_rows || is_late(j, i, *m)) return;
+    if (row < 0 || row >= j.n_rows || j.ids[i] == j.padding || is_late(j, i, *m)) return;
     for (int64_t first = (int64_t)blockIdx.y * THREADS; first < j.n_outer * j.d; first += step) {
         const int64_t column = first + threadIdx.x;
         const float sum = sum_places<T>(j, i, column, *m);
@@ -113,10 +114,15 @@ extern "C" {
 int dti_embedding_backward_cuda(dti_cuda *c, const dt_kargs *a)
 {
     const dt_local *dy = &a->in[0], *ids = &a->in[1], *table = &a->in[2];
-    const scatter_job j = { dy->data,         (const int32_t *)ids->data,
-                            a->out[0].data,   dti_cuda_count(ids),
-                            table->offset[0], table->shape[0],
-                            table->shape[1],  1 };
+    const scatter_job j = { dy->data,
+                            (const int32_t *)ids->data,
+                            a->out[0].data,
+                            dti_cuda_count(ids),
+                            table->offset[0],
+                            table->shape[0],
+                            table->shape[1],
+                            1,
+                            ((const dti_embedding_attr *)a->attr)->padding };
 
     return start(c, "embedding_backward", dy->dtype, j, &a->out[0]);
 }
@@ -126,7 +132,7 @@ int dti_index_select_backward_cuda(dti_cuda *c, const dt_kargs *a)
     const int64_t axis = ((const dti_select_backward_attr *)a->attr)->axis;
     const dt_local *dy = &a->in[0], *ids = &a->in[1], *y = &a->out[0];
     scatter_job j = {
-        dy->data, (const int32_t *)ids->data, y->data, ids->shape[0], 0, y->shape[axis], 1, 1
+        dy->data, (const int32_t *)ids->data, y->data, ids->shape[0], 0, y->shape[axis], 1, 1, -1
     };
 
     for (int b = 0; b < y->n_axes; b++)
