@@ -77,7 +77,7 @@ typedef struct cli_args {
     const char *dtype;
     const char *plan;
     const char *plan_text; /* what it said when the run began that goes on; NULL: it is read */
-    const char *isa;
+    const char *isa, *products;
     const char *link;
     const char *device;
     const char *bind;

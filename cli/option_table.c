@@ -86,6 +86,7 @@ static const cli_option options[] = {
     { "sequence-parallel", 0, FLAG,  NULL,   AT(sequence_parallel), LAID_OUT,  0, "cut tokens over tp between blocks (built-in plan)" },
     { "threads",         0,  NUMBER, "N",    AT(threads),        PLACED,       MAX_THREADS, "of each rank (default: cores / ranks)" },
     { "isa",             0,  TEXT,   "NAME", AT(isa),            RUNS,         0, "kernels: auto (default) or one that --version lists" },
+    { "products",        0,  TEXT,   "HOW",  AT(products),       RUNS,         0, "one-order (default): a row's bits are the same among any rows; or fastest" },
     { "device",          0,  TEXT,   "NAME", AT(device),         RUNS,         0, "auto (default: GPUs if there are any), cpu, cuda, cuda:N" },
     { "bind",            0,  TEXT,   "HOW",  AT(bind),           PLACED,       0, "threads to cores: compact (default), spread or none" },
     { "machine",         0,  TEXT,   "TEXT", AT(machine),        CLI_TOPO,     0, "another one, in hwloc's words or an .xml of lstopo" },
@@ -175,6 +176,7 @@ static const struct {
     { "dtype", "auto f32 bf16 f16" },
     { "plan", "auto built-in nemo nemo+sp" },
     { "isa", "auto portable avx2 avx512 avx512_bf16 amx" },
+    { "products", "one-order fastest" },
     { "device", "auto cpu cuda" },
     { "bind", "compact spread none" },
 };

@@ -217,6 +217,11 @@ static dt_status read_run_options(const cli_args *args, const cli_env *env,
             cli_parse_int("DTENSOR_TIMEOUT_MS", env->timeout_ms, 1, INT32_MAX, &run->timeout_ms));
     run->fault = env->fault;
     run->links = args->link;
+    run->products = args->products;
+    DT_CHECK(args->products == NULL || strcmp(args->products, "one-order") == 0 ||
+                 strcmp(args->products, "fastest") == 0,
+             DT_ERR_ARG, "--products: \"%s\" is unknown; choose one-order or fastest",
+             args->products);
     cli_modules_setup(args, run);
     run->threads_per_rank = (int)args->threads;
     DT_TRY(cli_read_bind(args, &run->bind));

@@ -83,6 +83,7 @@ static dt_status check_options(const dt_run_options *o)
              "links and simulated_link say the same: choose one");
     if (o->links != NULL) DT_TRY(dti_slow_links_parse(o->links, &links));
     DT_TRY(dti_check_isa(o->isa));
+    DT_TRY(dti_check_products(o->products));
     DT_TRY(dti_check_device(o->device));
     DT_CHECK(strcmp(o->check, "agree") == 0 || strcmp(o->check, "none") == 0, DT_ERR_ARG,
              "check (DTENSOR_CHECK) is \"%s\"; choose \"agree\" or \"none\"", o->check);

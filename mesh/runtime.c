@@ -24,6 +24,14 @@ dt_status dti_check_isa(const char *isa)
     return DT_OK;
 }
 
+dt_status dti_check_products(const char *products)
+{
+    DT_CHECK(products == NULL || strcmp(products, "one-order") == 0 ||
+                 strcmp(products, "fastest") == 0,
+             DT_ERR_ARG, "products is \"%s\"; choose \"one-order\" or \"fastest\"", products);
+    return DT_OK;
+}
+
 dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti_pool *pool,
                              const char *cores, dt_runtime **out)
 {
@@ -60,6 +68,7 @@ dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti
     rt->log = options->log;
     rt->log_arg = options->log_arg;
     (void)snprintf(rt->isa, sizeof rt->isa, "%s", options->isa ? options->isa : "auto");
+    rt->any_order = options->products != NULL && strcmp(options->products, "fastest") == 0;
     (void)snprintf(rt->device, sizeof rt->device, "%s", options->device ? options->device : "cpu");
     (void)snprintf(rt->cores, sizeof rt->cores, "%s", cores);
     *out = rt;
@@ -238,6 +247,7 @@ dt_status dt_runtime_create_dry(const dt_run_options *options, int rank, dt_runt
     DT_CHECK(rank >= 0 && rank < own.n_ranks, DT_ERR_ARG, "rank %d: a world of %d has ranks 0..%d",
              rank, own.n_ranks, own.n_ranks - 1);
     DT_TRY(dti_check_isa(own.isa));
+    DT_TRY(dti_check_products(own.products));
     DT_TRY(dti_check_device(own.device));
     own.check = NULL; /* nobody to agree with */
     own.simulated_link = NULL;
@@ -357,6 +367,11 @@ dti_pool *dti_runtime_pool(dt_runtime *rt)
 const char *dti_runtime_isa(const dt_runtime *rt)
 {
     return rt->isa;
+}
+
+bool dti_runtime_any_order(const dt_runtime *rt)
+{
+    return rt->any_order;
 }
 
 void dti_runtime_count(dt_runtime *rt, const dti_live *kind, int64_t change)

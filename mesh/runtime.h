@@ -37,6 +37,7 @@ void dti_runtime_leave_cuda(dt_runtime *rt);
 dti_cuda_world *dti_runtime_cuda(dt_runtime *rt); /* NULL: tensors lie on the host */
 dti_pool *dti_runtime_pool(dt_runtime *rt);
 const char *dti_runtime_isa(const dt_runtime *rt); /* as asked for, never NULL: "auto", ... */
+bool dti_runtime_any_order(const dt_runtime *rt);  /* dt_run_options.products is "fastest" */
 
 /* What ends with the run, at once: `end` is called with `object` on the rank's own thread when the
  * rank ends, hooks in reverse order. Slots stay for objects that outlive the run: they go with the

@@ -36,6 +36,7 @@ struct dt_runtime {
     dt_log_fn log;
     void *log_arg;
     char isa[DTI_ISA_BYTES];
+    bool any_order; /* of additions in products of many rows */
     char device[DTI_DEVICE_BYTES];
     struct dti_shares *shares; /* of the ranks of this process; NULL: none */
     int place;                 /* among the ranks of this machine */
@@ -74,6 +75,7 @@ struct dt_runtime {
 
 /* DT_ERR_ARG for a name that is too long; kernels check the others when they are made. */
 dt_status dti_check_isa(const char *isa) DT_MUST_USE;
+dt_status dti_check_products(const char *products) DT_MUST_USE;
 
 /* Takes the world communicator and the pool, even when it fails. */
 dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti_pool *pool,

@@ -83,6 +83,7 @@ static dt_status device_create(dt_runtime *rt, void **out)
     if (gpu != NULL && gpu->fuses) DT_TRY_TO(fail, st, dti_fusion_open(d));
     DT_TRY_TO(fail, st, dti_memory_create(d->dry, &d->allocator, &d->memory));
     DT_TRY_TO(fail, st, dti_cpu_create(isa, dti_runtime_pool(rt), &d->cpu));
+    if (dti_runtime_any_order(rt)) dti_cpu_allow_any_order(d->cpu);
     DT_TRY_TO(fail, st, dti_runtime_at_end(rt, device_end, d));
     *out = d;
     return DT_OK;

@@ -71,12 +71,16 @@ typedef struct dt_run_options {
      * "dp=200,0.5;tp=2,20", other links are as fast as they are, or as a last one without a name
      * says. NULL: DTENSOR_LINK, unless there is a simulated_link; "": none */
     const char *links;
+    const char
+        *products; /* "one-order" (NULL): a row of a product has the same bits among any rows;
+                           * "fastest": many rows may be added up in another order on CPUs, which
+                           * in f32 with AVX-512 takes a tenth less time (docs/numerics.md) */
 } dt_run_options;
 
 #define DT_RUN_OPTIONS_INIT                                                                        \
     {                                                                                              \
         sizeof(dt_run_options), 1, 0, DT_BIND_COMPACT, 600000, NULL, NULL, NULL, NULL, NULL, NULL, \
-            0, NULL, NULL, NULL, NULL, NULL, NULL                                                  \
+            0, NULL, NULL, NULL, NULL, NULL, NULL, NULL                                            \
     }
 
 /* What a rank runs. The status of the first rank that fails becomes that of dt_run(). */

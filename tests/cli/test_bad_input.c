@@ -410,6 +410,7 @@ static const mistake mistakes[] = {
     { "fraction",         copy_all, NULL, { ONE, "--max-new-tokens=1.5" }, { "--max-new-tokens", "\"1.5\"" } },
     { "huge count",       copy_all, NULL, { ONE, "-n", "99999999999999999999" }, { "--max-new-tokens", "99999999999999999999" } },
     { "dtype",            copy_all, NULL, { ONE, "--dtype", "f64" }, { "--dtype", "\"f64\"", "bf16" } },
+    { "products",         copy_all, NULL, { ONE, "--products", "quick" }, { "--products", "quick", "fastest" } },
     { "isa",              copy_all, NULL, { ONE, "--isa", "mmx" }, { "--isa", "mmx", "avx2" } },
     { "threads",          copy_all, NULL, { ONE, "--threads", "5000" }, { "--threads", "5000", "1024" } },
     { "unknown option",   NULL,     NULL, { "generate", "--mdoel", "@" }, { "--mdoel", "did you mean --model" } },

@@ -151,6 +151,41 @@ DT_TEST(kernels_linear, an_output_on_panels_is_one_chain)
     }
 }
 
+/* Where any order is allowed f32 of many rows is one chain too, and few rows are as they were. */
+DT_TEST(kernels_linear, products_in_any_order_change_for_many_rows_alone)
+{
+    enum { K = 300, N = 70, M = 80, FEW = 63 };
+    const int64_t x_shape[] = { M, K }, w_shape[] = { N, K };
+    const dti_dtype_attr attr = { DT_F32 };
+    static float one_order[N * M], y[N * M];
+
+    for (int isa = 0; isa <= (int)dti_isa_detect(); isa++) {
+        dt_local in[2] = { kt_filled(DT_F32, 2, x_shape, KT_UNIFORM, 1),
+                           kt_filled(DT_F32, 2, w_shape, KT_UNIFORM, 2) };
+        dt_local out = { .data = one_order, .dtype = DT_F32, .n_axes = 2, .shape = { M, N } };
+        dti_cpu *cpu;
+        DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
+        DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
+        dti_cpu_allow_any_order(cpu);
+        out.data = y;
+        DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
+        DT_ASSERT((memcmp(y, one_order, sizeof y) == 0) == (isa < DTI_ISA_AVX512));
+        for (int64_t i = 0; i < M * N && isa >= DTI_ISA_AVX512; i += 17) {
+            float sum = 0.0f;
+            for (int64_t k = 0; k < K; k++)
+                sum = fmaf((float)kt_get(&in[0], i / N * K + k),
+                           (float)kt_get(&in[1], i % N * K + k), sum);
+            DT_ASSERT(memcmp(&sum, &y[i], sizeof sum) == 0);
+        }
+        in[0].shape[0] = out.shape[0] = FEW;
+        DT_ASSERT_OK(dti_linear_cpu(&(dt_kargs){ in, &out, &attr, cpu, 2, 1, NULL }));
+        DT_ASSERT(memcmp(y, one_order, (size_t)(FEW * N) * sizeof *y) == 0);
+        in[0].shape[0] = M;
+        for (int i = 0; i < 2; i++) kt_release(&in[i]);
+        dti_cpu_destroy(&cpu);
+    }
+}
+
 /* What products are held against counts its rounds, on every instruction set. */
 DT_TEST(kernels_linear, the_peak_says_what_it_did)
 {

@@ -202,6 +202,11 @@ void dti_cpu_destroy(dti_cpu **cpu_)
     dti_free(cpu);
 }
 
+void dti_cpu_allow_any_order(dti_cpu *cpu)
+{
+    cpu->any_order = true;
+}
+
 dti_isa dti_cpu_isa(const dti_cpu *cpu)
 {
     return cpu->isa;

@@ -26,6 +26,9 @@ dt_status dti_isa_parse(const char *text, dti_isa *out) DT_MUST_USE;
 /* The pool is borrowed. Holds scratch memory that only grows and the GEMM library's primitives. */
 dt_status dti_cpu_create(dti_isa isa, dti_pool *pool, dti_cpu **out) DT_MUST_USE;
 void dti_cpu_destroy(dti_cpu **cpu);
+
+/* From now on products of many rows may add up in another order than those of few. */
+void dti_cpu_allow_any_order(dti_cpu *cpu);
 dti_isa dti_cpu_isa(const dti_cpu *cpu);
 
 /* The same for a kernel that calls others: theirs does not touch it. */

@@ -16,6 +16,7 @@ struct dti_attention_ops;
 
 struct dti_cpu {
     dti_isa isa;
+    bool any_order;          /* of additions, in products of many rows */
     dti_pool *pool;          /* borrowed */
     const dti_row_ops *rows; /* by dtype */
     dti_random_fn random;

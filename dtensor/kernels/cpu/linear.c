@@ -6,7 +6,8 @@
  * ranks; splitting I changes them. */
 #include "dtensor/kernels/cpu/linear.h"
 
-enum { BLOCK = 512 }; /* floats that pass through level 1 */
+/* Floats that pass through level 1; rows from which on panels are faster. */
+enum { BLOCK = 512, MANY_ROWS = 64 };
 
 void dti_linear_store(const dti_linear *l, const float *sums, int64_t stride, int64_t row,
                       int64_t n_rows, int64_t o, int64_t n)
@@ -72,16 +73,25 @@ dt_status dti_linear_check(const dti_linear *l, const char *op)
     return DT_OK;
 }
 
+/* In one order dots are used for all numbers of rows that they have. f32 loses by that. */
+static bool has_dots(const dti_linear *l, const dti_panel_ops *panels)
+{
+    const int64_t max_rows = l->cpu->dots[l->w->dtype]->max_rows;
+
+    if (l->x_turned || l->w_turned) return false;
+    if (l->cpu->any_order && panels != NULL && l->w->dtype == DT_F32 && l->n_rows >= MANY_ROWS)
+        return false;
+    return max_rows == 0 || l->n_rows <= max_rows;
+}
+
 dt_status dti_linear_run(const dti_linear *l)
 {
     const dti_panel_ops *panels = l->cpu->panels[l->w->dtype];
-    const int64_t max_rows = l->cpu->dots[l->w->dtype]->max_rows;
-    const bool turned = l->x_turned || l->w_turned;
 
     if (l->n_rows == 0 || l->n_out == 0) return DT_OK;
     if (l->n_in == 0)
         store_empty_sums(l);
-    else if (!turned && (max_rows == 0 || l->n_rows <= max_rows))
+    else if (has_dots(l, panels))
         DT_TRY(dti_linear_dots(l));
     else if (panels != NULL)
         DT_TRY(dti_linear_panels(l, panels));
