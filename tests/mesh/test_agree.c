@@ -65,7 +65,7 @@ static dt_status mistaken_call(const scene *s, dti_comm *c)
     case FAIL_ALONE:
         DT_FAIL(DT_ERR_DEVICE, "the device is gone");
     case BE_LATE:
-        (void)usleep((useconds_t)deadline_ms() * 2 * 1000);
+        (void)usleep((useconds_t)deadline_ms() * 4 * 1000);
         return call_op(c, s->op, N);
     case LEAVE:
         return DT_OK;
