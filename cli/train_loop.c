@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,6 +135,17 @@ static void close_all(cli_trainer *t)
 
 /* --- save ------------------------------------------------------------------------------------- */
 
+/* Whether it is a model's file, or what a killed export left of one. */
+static bool is_of_export(const char *name)
+{
+    const size_t n = strlen(name);
+    char whole[NAME_MAX + 1];
+
+    if (n < 4 || n > NAME_MAX || strcmp(name + n - 4, ".tmp") != 0) return cli_is_of_model(name);
+    (void)snprintf(whole, sizeof whole, "%.*s", (int)n - 4, name);
+    return cli_is_of_model(whole);
+}
+
 /* A folder that an earlier export made under the name: what is not of a model stays, and so does a
  * link, which leads to somebody else's. */
 static void remove_export(const char *path)
@@ -143,7 +155,7 @@ static void remove_export(const char *path)
     const struct dirent *item;
 
     while (folder != NULL && (item = readdir(folder)) != NULL)
-        if (cli_is_of_model(item->d_name)) (void)unlinkat(dirfd(folder), item->d_name, 0);
+        if (is_of_export(item->d_name)) (void)unlinkat(dirfd(folder), item->d_name, 0);
     if (folder != NULL) (void)closedir(folder);
     if (folder == NULL && at >= 0) (void)close(at);
     (void)rmdir(path);

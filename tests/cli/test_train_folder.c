@@ -321,6 +321,24 @@ DT_TEST(cli_train_folder, gets_the_model_that_is_missing_at_its_end)
                        "nothing to do: 2 of 2 steps are done; more of them: --steps");
 }
 
+/* A process that is killed while it exports leaves a file that is not whole, and its list. */
+DT_TEST(cli_train_folder, gets_the_model_whose_export_was_killed)
+{
+    char path[TRAIN_PATH_BYTES + 32], file[TRAIN_PATH_BYTES + 96];
+    train_place p;
+
+    train_open(&p);
+    (void)COMMAND_ENDS(0, BEGIN(&p, "-m", p.model, "--steps", "1"));
+    DT_ASSERT(mkdir(in_run(&p, "model-00000002", path), 0700) == 0);
+    dt_test_write_file(path, "model.safetensors.tmp", "half", 4);
+    dt_test_write_file(path, ".dtensor-save", "1 model.safetensors\n", 20);
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "2"));
+    (void)snprintf(file, sizeof file, "%s/model.safetensors", path);
+    DT_ASSERT(access(file, R_OK) == 0);
+    (void)snprintf(file, sizeof file, "%s/model.safetensors.tmp", path);
+    DT_ASSERT(access(file, F_OK) != 0);
+}
+
 DT_TEST(cli_train_folder, keeps_what_is_not_of_its_model)
 {
     char path[TRAIN_PATH_BYTES + 32];
