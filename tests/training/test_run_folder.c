@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/small_net.h"
+#include "training/saving/run_disk.h"
 
 enum { STEPS = 8, MAX_VALUES = 2000 };
 
@@ -209,6 +210,30 @@ DT_TEST(run_folder, the_newest_stay)
     s.saves = false;
     run("dp=2", &s); /* goes on from step 3 */
     DT_ASSERT_EQ_INT(dt_test_count_files(dir, ".tmp"), 0);
+}
+
+/* Somebody moves the folder of a run, and another run gets its name. */
+DT_TEST(run_folder, that_was_moved_leaves_the_one_in_its_place_alone)
+{
+    char dir[DT_TEST_PATH_BYTES], run[DT_TEST_PATH_BYTES + 8], moved[DT_TEST_PATH_BYTES + 8],
+        step[DT_TEST_PATH_BYTES + 32];
+    dti_run_disk disk;
+
+    (void)snprintf(run, sizeof run, "%s/run", dt_test_temp_dir(dir));
+    (void)snprintf(moved, sizeof moved, "%s/moved", dir);
+    (void)snprintf(step, sizeof step, "%s/" DTI_STEP_FORMAT ".tmp", run, 1LL);
+    DT_ASSERT_OK(dti_run_disk_open(&disk, run, true));
+    DT_ASSERT_OK(dti_run_disk_begin(&disk, 1));
+    DT_ASSERT(rename(run, moved) == 0);
+    DT_ASSERT_STATUS(dti_run_disk_name(&disk, 1, 1), DT_ERR_IO, "moved, removed or replaced");
+    DT_ASSERT(mkdir(run, 0700) == 0 && mkdir(step, 0700) == 0);
+    DT_ASSERT_STATUS(dti_run_disk_begin(&disk, 1), DT_ERR_IO, "moved, removed or replaced");
+    DT_ASSERT_STATUS(dti_run_disk_name(&disk, 1, 1), DT_ERR_IO, "moved, removed or replaced");
+    dti_run_disk_abandon(&disk, 1);
+    DT_ASSERT(rmdir(step) == 0 && rmdir(run) == 0); /* both as they were */
+    DT_ASSERT(rename(moved, run) == 0);
+    DT_ASSERT_OK(dti_run_disk_begin(&disk, 2));
+    dti_run_disk_close(&disk);
 }
 
 DT_TEST(run_folder, another_run_is_not_written_over)

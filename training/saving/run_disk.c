@@ -236,6 +236,8 @@ dt_status dti_run_disk_open(dti_run_disk *disk, const char *dir, bool write)
     if (stat(dir, &info) != 0) return refuse(dir, "cannot be opened");
     DT_CHECK(S_ISDIR(info.st_mode), DT_ERR_IO, "%s: is no folder",
              dti_printable(dir, label, sizeof label));
+    disk->device = info.st_dev;
+    disk->inode = info.st_ino;
     if (write) DT_TRY_TO(fail, st, take_lock(disk));
     if (write) DT_TRY_TO(fail, st, each_name(dir, sweep, disk));
     DT_TRY_TO(fail, st, read_latest(disk));
@@ -254,11 +256,31 @@ void dti_run_disk_close(dti_run_disk *disk)
 
 /* --- a step ----------------------------------------------------------------------------------- */
 
+/* Somebody may have moved the folder, and another run may have one of its name. */
+static bool is_in_place(const dti_run_disk *disk)
+{
+    struct stat info;
+
+    return stat(disk->dir, &info) == 0 && info.st_dev == disk->device && info.st_ino == disk->inode;
+}
+
+static dt_status check_place(const dti_run_disk *disk)
+{
+    char label[DTI_INPUT_LABEL_BYTES];
+
+    DT_CHECK(is_in_place(disk), DT_ERR_IO,
+             "%s: is not the folder any more that this run has opened: it was moved, removed or "
+             "replaced, and nothing is written; go on from where its newest checkpoint is",
+             dti_printable(disk->dir, label, sizeof label));
+    return DT_OK;
+}
+
 dt_status dti_run_disk_begin(dti_run_disk *disk, int64_t step)
 {
     dt_status st = DT_OK;
     char *path;
 
+    DT_TRY(check_place(disk));
     DT_TRY(dti_run_disk_step(disk->dir, step, false, &path));
     remove_tree(path); /* of a save of this run that failed */
     if (mkdir(path, 0777) != 0) st = refuse(path, "cannot be made");
@@ -270,7 +292,7 @@ void dti_run_disk_abandon(dti_run_disk *disk, int64_t step)
 {
     char *path;
 
-    if (dti_run_disk_step(disk->dir, step, false, &path) != DT_OK) return;
+    if (!is_in_place(disk) || dti_run_disk_step(disk->dir, step, false, &path) != DT_OK) return;
     remove_tree(path);
     dti_free(path);
 }
@@ -336,6 +358,7 @@ dt_status dti_run_disk_name(dti_run_disk *disk, int64_t step, int keep)
     char *path = NULL, *temporary = NULL;
     dt_status st = DT_OK;
 
+    DT_TRY(check_place(disk));
     DT_TRY_TO(done, st, dti_run_disk_step(disk->dir, step, true, &path));
     DT_TRY_TO(done, st, dti_run_disk_step(disk->dir, step, false, &temporary));
     DT_TRY_TO(done, st, dti_folder_sync(temporary));

@@ -5,6 +5,8 @@
 #ifndef DTI_RUN_DISK_H
 #define DTI_RUN_DISK_H
 
+#include <sys/types.h>
+
 #include "base/error.h"
 
 enum { DTI_STEP_NAME_BYTES = 48 };
@@ -14,7 +16,9 @@ typedef struct dti_run_disk {
     const char *dir; /* borrowed */
     int lock;        /* -1: opened to be read */
     int64_t latest;  /* -1: none yet */
-    size_t n_swept;  /* folders and files of a save that was killed, which were removed */
+    dev_t device;    /* and number: the folder that was opened, which may be moved meanwhile */
+    ino_t inode;
+    size_t n_swept; /* folders and files of a save that was killed, which were removed */
 } dti_run_disk;
 
 /* Looks which step is the latest. With `write` it makes the folder unless it is there, takes its
@@ -25,7 +29,8 @@ void dti_run_disk_close(dti_run_disk *disk); /* accepts one that is closed */
 /* "DIR/step-00001000" and, while it is written, "DIR/step-00001000.tmp"; freed with dti_free(). */
 dt_status dti_run_disk_step(const char *dir, int64_t step, bool done, char **out) DT_MUST_USE;
 
-/* An empty folder for a step. */
+/* An empty folder for a step. DT_ERR_IO, here and when it is named: another folder has the name of
+ * the one that was opened, or none. */
 dt_status dti_run_disk_begin(dti_run_disk *disk, int64_t step) DT_MUST_USE;
 
 /* All its files are on the disk: the folder gets its name, then `latest` says it, then those that
