@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/option_table.h"
+#include "cli/print_report.h"
 
 void cli_figures_open(cli_figures *f, int64_t n_rounds, double *numbers)
 {
@@ -47,10 +48,13 @@ json_t *cli_figures_json(cli_figures *f)
     const int64_t n = f->n_rounds;
     const double s = median(f->seconds, n), most = median(f->limit, n), r = median(f->ratio, n);
 
-    return json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "tokens",
-                     (json_int_t)f->tokens, "s", s, "tokens_per_s", (double)f->tokens / s, "work",
-                     f->work, "work_per_s", f->work / s, "limit_per_s", most, "ratio", r,
-                     "ratio_least", f->ratio[0], "ratio_most", f->ratio[n - 1]);
+    /* the limit of a model of a few bytes may be nothing */
+    return json_pack("{s:I, s:f, s:o, s:f, s:o, s:o, s:o, s:o, s:o}", "tokens",
+                     (json_int_t)f->tokens, "s", s, "tokens_per_s",
+                     cli_json_number((double)f->tokens / s), "work", f->work, "work_per_s",
+                     cli_json_number(f->work / s), "limit_per_s", cli_json_number(most), "ratio",
+                     cli_json_number(r), "ratio_least", cli_json_number(f->ratio[0]), "ratio_most",
+                     cli_json_number(f->ratio[n - 1]));
 }
 
 /* --- sequences at once ------------------------------------------------------------------------ */
@@ -103,7 +107,7 @@ json_t *cli_batch_json(cli_batch *b)
     const double most = median(b->passes.limit, b->passes.n_rounds);
 
     (void)json_object_set_new(json, "batch", json_integer(b->n));
-    (void)json_object_set_new(json, "bound_s", json_real(1 / most));
+    (void)json_object_set_new(json, "bound_s", cli_json_number(1 / most));
     (void)json_object_set_new(json, "bound",
                               json_string(b->reading > b->multiplying ? "reading" : "multiplying"));
     return json;

@@ -196,6 +196,23 @@ DT_TEST(cli_bench, random_weights_need_a_configuration_alone)
 }
 
 /* A rank that is alone plays recorded passes; ranks that share a device cannot. */
+/* So few bytes that reading them is no measure: there is no ratio. */
+DT_TEST(cli_bench, of_hardly_any_weights_has_no_ratio)
+{
+    static const char config[] =
+        "{\"model_type\": \"llama\", \"vocab_size\": 2, \"hidden_size\": 1, "
+        "\"intermediate_size\": 1, \"num_hidden_layers\": 1, \"num_attention_heads\": 1, "
+        "\"num_key_value_heads\": 1, \"head_dim\": 2, \"max_position_embeddings\": 64}";
+    char folder[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_temp_dir(folder);
+    dt_test_write_file(folder, "config.json", config, sizeof config - 1);
+    (void)COMMAND_ENDS(0,
+                       COMMAND("bench", "-q", "--random", "-m", folder, "--rounds", "1",
+                               "--sequence", "4", "--dtype", "bf16", "--json"),
+                       "\"ratio_most\":");
+}
+
 DT_TEST(cli_bench, a_gpu_is_measured_beside_its_own_limits)
 {
     json_t *object;
