@@ -2,7 +2,6 @@
  *
  * dtensor train: a model, a text, a folder for what comes of it. */
 #include <dtensor/devices.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>

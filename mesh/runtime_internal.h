@@ -75,6 +75,8 @@ struct dt_runtime {
 
 /* DT_ERR_ARG for a name that is too long; kernels check the others when they are made. */
 dt_status dti_check_isa(const char *isa) DT_MUST_USE;
+
+/* DT_ERR_ARG unless it is NULL or one of the words of dt_run_options.products. */
 dt_status dti_check_products(const char *products) DT_MUST_USE;
 
 /* Takes the world communicator and the pool, even when it fails. */

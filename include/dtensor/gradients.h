@@ -230,8 +230,7 @@ typedef dt_tensor *(*dt_differentiable_fn)(dt_tape *tape, const void *arg, int n
  *
  * Collective  over the operands' mesh, with the same arguments.
  * Errors      those of fn and dt_backward(); DT_ERR_ARG for NULL, a step that is no number or less
- *             than 0, or no f32 operand. What is apart
- *             is no error
+ *             than 0, or no f32 operand. What is apart is no error
  */
 DT_API DT_MUST_USE dt_status dt_check_gradient(dt_mesh *mesh, dt_differentiable_fn fn,
                                                const void *arg, int n, dt_tensor *const *x,

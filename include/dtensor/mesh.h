@@ -71,10 +71,9 @@ typedef struct dt_run_options {
      * "dp=200,0.5;tp=2,20", other links are as fast as they are, or as a last one without a name
      * says. NULL: DTENSOR_LINK, unless there is a simulated_link; "": none */
     const char *links;
-    const char
-        *products; /* "one-order" (NULL): a row of a product has the same bits among any rows;
-                           * "fastest": many rows may be added up in another order on CPUs, which
-                           * in f32 with AVX-512 takes a tenth less time (docs/numerics.md) */
+    /* "one-order" (NULL): a row of a product has the same bits among any rows; "fastest": f32
+     * products of 64 rows and more on CPUs may be added up in another order (docs/numerics.md) */
+    const char *products;
 } dt_run_options;
 
 #define DT_RUN_OPTIONS_INIT                                                                        \
