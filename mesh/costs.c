@@ -57,8 +57,8 @@ void dti_mesh_inherit(dt_mesh *to, int dim, const dt_mesh *from, uint32_t dims)
         n++;
     }
     costs->link[dim] = slowest_link(from, dims);
-    costs->measured =
-        (dim == 0 || costs->measured) && from->costs.measured && n == 1 && ranks == to->size[dim];
+    costs->measured = (dim == 0 || costs->measured) && from->costs.measured && n == 1 &&
+                      (ranks == to->size[dim] || to->size[dim] == 1);
     if (bound > 0 && (costs->memory_bytes == 0 || bound < costs->memory_bytes))
         costs->memory_bytes = bound;
     number(costs);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parts of a mesh: sub-meshes, and the communicators over any of its dims. */
+ * Parts of a mesh: sub-meshes and stages, and the communicators over any of its dims. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -74,6 +74,33 @@ dt_status dt_mesh_slice(dt_mesh *mesh, const char *const *names, int n_names, dt
     DT_TRY(dti_mesh_make_grid(mesh->rt, &grid, mesh, out));
     for (int d = 0, at = 0; d < mesh->n_dims; d++)
         if (dims >> d & 1u) dti_mesh_inherit(*out, at++, mesh, 1u << d);
+    return DT_OK;
+}
+
+dt_status dt_mesh_stage(dt_mesh *mesh, const char *name, int i, dt_mesh **out)
+{
+    int coord[DT_MAX_DIMS] = { 0 };
+    uint32_t dims;
+    dti_grid grid;
+    int dim;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_CHECK(mesh != NULL && name != NULL, DT_ERR_ARG, "mesh or name is NULL");
+    DT_TRY(dti_mesh_find_dims(mesh, &name, 1, &dims));
+    dim = dt_mesh_find_dim(mesh, name);
+    DT_CHECK(i >= 0 && i < mesh->size[dim], DT_ERR_ARG,
+             "stage %d along dim \"%s\", which has stages 0..%d", i, name, mesh->size[dim] - 1);
+    if (mesh->size[dim] == 1) {
+        *out = dt_mesh_retain(mesh);
+        return DT_OK;
+    }
+    coord[dim] = i;
+    grid = mesh->grid;
+    grid.origin = dti_grid_place(&mesh->grid, coord);
+    grid.span[dim] = (dti_span){ 0 };
+    DT_TRY(dti_mesh_make_grid(mesh->rt, &grid, mesh, out));
+    for (int d = 0; d < mesh->n_dims; d++) dti_mesh_inherit(*out, d, mesh, 1u << d);
     return DT_OK;
 }
 

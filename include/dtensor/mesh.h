@@ -266,7 +266,6 @@ DT_API DT_MUST_USE dt_status dt_mesh_flatten(dt_mesh *mesh, const char *const *n
 /**
  * The mesh with dim `name` split into the dims of `spec`, row-major: "dp=4,tp=2" with dp split by
  * "dp=2,cp=2" is "dp=2,cp=2,tp=2". Groups of the other dims stay what they are.
- *
  * Collective, Ownership as dt_mesh_flatten().
  * Errors      DT_ERR_ARG  an unknown name, a malformed spec, sizes whose product is not that of the
  *                         dim, a name that another dim has, more than 8 dims
@@ -285,6 +284,14 @@ DT_API DT_MUST_USE dt_status dt_mesh_unflatten(dt_mesh *mesh, const char *name, 
  */
 DT_API DT_MUST_USE dt_status dt_mesh_concatenate(dt_mesh *const *meshes, int n_meshes,
                                                  dt_mesh **out);
+
+/**
+ * The part of a mesh at coordinate i of a dim, with the same dims in the same order, that one of
+ * size 1: stage 1 of "pp=2,tp=2" along pp is "pp=1,tp=2 [[2 3]]", on all ranks, also those outside.
+ *
+ * Collective  no; any rank makes any stage when it likes. Ownership as above.
+ * Errors      DT_ERR_ARG  an unknown name, i outside [0, size of the dim) */
+DT_API DT_MUST_USE dt_status dt_mesh_stage(dt_mesh *mesh, const char *name, int i, dt_mesh **out);
 
 /**
  * Sets the longest wait for a peer in collectives on this mesh, in milliseconds, from the next one

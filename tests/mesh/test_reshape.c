@@ -265,6 +265,51 @@ DT_TEST(reshape, equality_looks_at_ranks_sizes_and_names)
     dt_test_on_ranks("p=2,q=2", equality, NULL);
 }
 
+/* Each stage is the same for all ranks, those of other stages too, and its groups are those of the
+ * mesh that it was cut from. */
+static dt_status stages(dt_mesh *world, const void *arg)
+{
+    static const char *const want[] = { "dp=2,pp=1,tp=2 [[[0 1]],[[6 7]]]",
+                                        "dp=2,pp=1,tp=2 [[[2 3]],[[8 9]]]",
+                                        "dp=2,pp=1,tp=2 [[[4 5]],[[10 11]]]" };
+    const dt_link links[] = { { 1, 2 }, { 3, 4 }, { 5, 6 } };
+    static const char *const tp[] = { "tp" };
+    const int mine = dt_mesh_coord(world, 1);
+    dti_comm *of_world, *of_stage;
+
+    (void)arg;
+    DT_TRY(dt_mesh_set_timeout(world, 4321));
+    DT_TRY(dt_mesh_set_links(world, links));
+    for (int i = 0; i < 3; i++) {
+        DT_HELD(mesh) *stage = NULL, *same = NULL, *line = NULL;
+        DT_TRY(dt_mesh_stage(world, "pp", i, &stage));
+        DT_TRY(prints(stage, want[i]));
+        DT_EXPECT(dt_mesh_is_member(stage) == (i == mine), "stage %d", i);
+        DT_EXPECT(dt_mesh_coord(stage, 2) == (i == mine ? dt_mesh_coord(world, 2) : -1), "tp");
+        DT_EXPECT(dt_mesh_timeout(stage) == 4321 && dt_mesh_link(stage, 2).latency_ns == 5,
+                  "the deadline or a link is not inherited");
+        DT_TRY(dt_mesh_stage(stage, "pp", 0, &same));
+        DT_EXPECT(same == stage, "the only stage is the mesh");
+        DT_TRY(dt_mesh_slice(stage, tp, 1, &line));
+        if (i == mine) {
+            DT_EXPECT(dt_mesh_rank_at(line, dti_mesh_place(line)) ==
+                          dt_mesh_rank_at(stage, dti_mesh_place(stage)),
+                      "not mine");
+            DT_TRY(dti_mesh_comm(world, 1u << 2, &of_world));
+            DT_TRY(dti_mesh_comm(stage, 1u << 2, &of_stage));
+            DT_EXPECT(of_world == of_stage, "equal groups have two communicators");
+            DT_TRY(dti_mesh_comm(stage, 1u << 1, &of_stage));
+            DT_EXPECT(of_stage->size == 1, "%d ranks along the dim that was cut", of_stage->size);
+        }
+    }
+    return DT_OK;
+}
+
+DT_TEST(reshape, stages_keep_their_dims_and_groups)
+{
+    dt_test_on_ranks("dp=2,pp=3,tp=2", stages, NULL);
+}
+
 /* --- misuse ----------------------------------------------------------------------------------- */
 
 static dt_status misuse(dt_mesh *mesh, const void *arg)
@@ -302,6 +347,10 @@ static dt_status misuse(dt_mesh *mesh, const void *arg)
             "the mesh has 9 dims");
     REFUSED(dt_mesh_unflatten(mesh, "dp", "a", &bad), "has no size");
     REFUSED(dt_mesh_unflatten(mesh, NULL, "a=2", &bad), "name or spec is NULL");
+    REFUSED(dt_mesh_stage(mesh, "ep", 0, &bad), "no dim \"ep\"");
+    REFUSED(dt_mesh_stage(mesh, "tp", 2, &bad), "stage 2 along dim \"tp\", which has stages 0..1");
+    REFUSED(dt_mesh_stage(mesh, "tp", -1, &bad), "stage -1");
+    REFUSED(dt_mesh_stage(mesh, NULL, 0, &bad), "mesh or name is NULL");
     REFUSED(dt_mesh_concatenate((dt_mesh *[]){ line, mesh }, 2, &bad),
             "dim \"dp\" of mesh 1 is there already");
     REFUSED(dt_mesh_concatenate((dt_mesh *[]){ line, other }, 2, &bad),
