@@ -32,6 +32,7 @@
 #include <dtensor/optimizers.h>
 #include <dtensor/parallel_styles.h>
 #include <dtensor/parallelize.h>
+#include <dtensor/pipeline.h>
 #include <dtensor/placements.h>
 #include <dtensor/plans.h>
 #include <dtensor/policy.h>

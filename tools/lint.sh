@@ -67,7 +67,7 @@ check_includes() {
             face["dtensor/timeline.h"] = face["dtensor/modules.h"] = face["dtensor/topology.h"] = face["dtensor/surroundings.h"] = "mesh"
             face["dtensor/weights.h"] = "weights"
             face["dtensor/optimizers.h"] = face["dtensor/training_data.h"] = face["dtensor/token_files.h"] = "training"
-            face["dtensor/training_checkpoints.h"] = "training"
+            face["dtensor/training_checkpoints.h"] = face["dtensor/pipeline.h"] = "training"
             face["dtensor/config.h"] = "files"
             face["dtensor/policy.h"] = face["dtensor/architectures.h"] = "models"
             face["dtensor/parallelize.h"] = "models"
