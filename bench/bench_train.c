@@ -97,7 +97,7 @@ static dt_status step(train_job *j, trainer *r, bool count)
     if (count) j->kept_bytes = dt_tape_kept_bytes(r->tape);
     if (r->root) bench_profile_turn(&j->profile);
     if (r->optimizer != NULL)
-        dt_optimizer_backward(r->optimizer, r->tape, loss, true);
+        dt_optimizer_backward(r->optimizer, r->tape, loss, true, NULL);
     else
         dt_backward(r->tape, loss, NULL);
     DT_TRY(dt_tape_status(r->tape));

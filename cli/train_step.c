@@ -30,7 +30,7 @@ static dt_status pass(cli_trainer *t, const dt_batch *b, int64_t m, double *loss
     part = dt_model_loss(t->tape, t->model, ids, targets, &how);
     dt_timeline_end(rt);
     dt_timeline_begin(rt, "backward");
-    dt_optimizer_backward(t->optimizer, t->tape, part, m + 1 == plan->microbatches);
+    dt_optimizer_backward(t->optimizer, t->tape, part, m + 1 == plan->microbatches, NULL);
     dt_timeline_end(rt);
     DT_TRY(dt_tape_status(t->tape));
     DT_TRY(dt_tensor_read(part, &value, sizeof value));

@@ -11,28 +11,55 @@
 #include "dtensor/tape.h"
 #include "mesh/runtime.h"
 
-/* What came for result r, in the place where a row's backward wants it; NULL if nothing did. */
+/* What came for a value, as `want` and `dtype` say (DT_N_DTYPES: as it comes); NULL if nothing did.
+ * The sum is empty after that. */
+static dt_status take_sum(dt_tape *t, dti_graph_value *v, const dt_layout *want, dt_dtype dtype,
+                          dt_tensor **out)
+{
+    dt_tensor *y;
+    dt_status st = DT_OK;
+
+    *out = NULL;
+    DT_TRY(dti_sum_take(t, &v->sum, want, &y));
+    if (y != NULL && dtype < DT_N_DTYPES && y->local.dtype != dtype) {
+        st = dti_tensor_cast(y, dtype, out);
+        dt_tensor_release(&y);
+    } else {
+        *out = y;
+    }
+    return st;
+}
+
+/* What came for result r, in the place where a row's backward wants it. */
 static dt_status take(dt_tape *t, const dt_node *n, int r, const dt_layout *want, dt_tensor **out)
 {
     const int32_t v = n->out[r];
     dti_graph *g = t->graph;
     dti_graph_value *value;
-    dt_tensor *y, *cast;
 
     *out = NULL;
     if (v < 0) return DT_OK;
     value = &g->values[v];
-    DT_TRY(dti_sum_take(t, &value->sum, want, &y));
-    if (y == NULL) return DT_OK;
-    if (n->enters[r] < DT_N_DTYPES && y->local.dtype != n->enters[r]) {
-        const dt_status st = dti_tensor_cast(y, n->enters[r], &cast);
-        dt_tensor_release(&y);
-        DT_TRY(st);
-        y = cast;
+    DT_TRY(take_sum(t, value, want, n->enters[r], out));
+    if (*out != NULL && value->watched >= 0)
+        DT_TRY(dti_sum_add(t, &g->gradients->made.at[value->watched].sum, *out, true));
+    return DT_OK;
+}
+
+/* Gradients of inputs lie and are rounded as whoever made those, on another record, takes them. */
+static dt_status settle_inputs(dt_tape *t)
+{
+    dti_graph *g = t->graph;
+
+    for (size_t v = g->n_leaves; v < g->n_values; v++) {
+        dti_graph_value *x = &g->values[v];
+        const dt_layout *want;
+        dt_tensor *dx;
+        if (!x->input || x->sum.part[0] == NULL) continue;
+        DT_TRY(dti_gradient_layout(x->layout, "an input", &want));
+        DT_TRY(take_sum(t, x, want, x->shape.dtype, &dx));
+        x->sum.part[0] = dx;
     }
-    *out = y;
-    if (value->watched >= 0)
-        DT_TRY(dti_sum_add(t, &g->gradients->made.at[value->watched].sum, y, true));
     return DT_OK;
 }
 
@@ -431,7 +458,8 @@ static dt_status run_backward(dt_tape *t, dt_tensor *from, const dt_backward_opt
     DT_TRY_TO(done, st, add_to(t, v, seed));
     for (size_t k = 0; k < g->n_leaves && t->status == DT_OK; k++)
         if (!g->values[k].read) DT_TRY_TO(done, st, tell(t, (int32_t)k));
-    st = run_from(t, 0, o->keep);
+    DT_TRY_TO(done, st, run_from(t, 0, o->keep));
+    if (t->status == DT_OK) st = settle_inputs(t);
 done:
     g->pass = NULL;
     g->paused--;

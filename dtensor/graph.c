@@ -412,6 +412,45 @@ dt_tensor *dt_detach(dt_tape *t, dt_tensor *x)
     return dti_tape_push(t, y);
 }
 
+dt_tensor *dt_tape_input(dt_tape *t, dt_tensor *x)
+{
+    dti_graph *g;
+    dt_tensor *y;
+    dt_status st;
+
+    if (dti_tape_is_down(t)) return NULL;
+    if (x == NULL || !dt_dtype_is_float(x->local.dtype))
+        return dt_tape_fail(t, DT_ERR_ARG, "dt_tape_input: x is %s",
+                            x == NULL ? "NULL" : "of integers, which have no gradient");
+    g = t->graph;
+    if (!dti_graph_is_on(g) || dti_graph_goes_back(g)) return x;
+    y = dt_detach(t, x);
+    if (y == NULL) return NULL;
+    st = add_value(g, y, g->stamp, false);
+    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    y->graph_stamp = g->stamp;
+    y->graph_value = (int32_t)g->n_values - 1;
+    g->values[y->graph_value].input = true;
+    return y;
+}
+
+dt_tensor *dt_tape_input_gradient(dt_tape *t, const dt_tensor *x)
+{
+    dt_tensor *dx;
+    int32_t v;
+
+    if (dti_tape_is_down(t)) return NULL;
+    v = t->graph != NULL && x != NULL ? dti_graph_value_of(t->graph, x) : -1;
+    if (v < 0 || !t->graph->values[v].input)
+        return dt_tape_fail(t, DT_ERR_ARG,
+                            "dt_tape_input_gradient: x is %s: dt_tape_input() returns one, on a "
+                            "tape that records, until the record ends",
+                            x == NULL ? "NULL" : "no input of this tape's record");
+    dx = t->graph->values[v].sum.part[0];
+    t->graph->values[v].sum.part[0] = NULL;
+    return dx != NULL ? dti_tape_push(t, dx) : NULL;
+}
+
 dt_tensor *dt_tape_watch(dt_tape *t, dt_tensor *x)
 {
     dti_graph *g;

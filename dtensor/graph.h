@@ -27,6 +27,7 @@ typedef struct dti_graph_value {
     bool scattered;  /* of a leaf: its sum of this pass is of what was gathered, and travels once */
     bool constant;   /* no gradient of it is wanted: it can be made again, no more */
     bool again;      /* it is made again, thrifty or not */
+    bool input;      /* of the record: its sum is complete at the end of a pass */
     int32_t watched; /* which of the collection's `made` it is; -1: none */
     dt_mesh *mesh;   /* a reference */
     const dt_layout *layout;

@@ -11,6 +11,11 @@ bool dti_tape_records_for(const dt_tape *t, const dt_gradients *g)
     return t != NULL && t->graph != NULL && t->graph->gradients == g;
 }
 
+bool dti_tape_reads(const dt_tape *t, int64_t leaf)
+{
+    return (size_t)leaf < t->graph->n_leaves && t->graph->values[leaf].read;
+}
+
 uint32_t dti_gradients_clears(const dt_gradients *g)
 {
     return g->clears;

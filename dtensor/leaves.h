@@ -12,6 +12,9 @@
 /* Whether the tape records for the collection. */
 bool dti_tape_records_for(const dt_tape *tape, const dt_gradients *gradients);
 
+/* Whether what it records reads the leaf, anywhere. */
+bool dti_tape_reads(const dt_tape *tape, int64_t leaf);
+
 /* How often the collection was cleared. */
 uint32_t dti_gradients_clears(const dt_gradients *gradients);
 

@@ -154,7 +154,7 @@ static dt_status train(dt_layers *m, double loss[STEPS])
         dt_tensor *mean;
         dt_tape_record(t, dt_optimizer_gradients(opt));
         mean = loss_of(t, m);
-        dt_optimizer_backward(opt, t, mean, true);
+        dt_optimizer_backward(opt, t, mean, true, NULL);
         DT_TRY_TO(done, st, read_loss(t, mean, &loss[k]));
         dt_tape_reset(t);
         DT_TRY_TO(done, st, dt_optimizer_step(opt, 0.02, NULL));

@@ -99,7 +99,7 @@ static dt_status train(dt_layers *m, training *out)
             dt_tensor *loss;
             dt_tape_record(t, dt_optimizer_gradients(opt));
             loss = loss_of(t, m, k, part, out->n_parts);
-            dt_optimizer_backward(opt, t, loss, part + 1 == out->n_parts);
+            dt_optimizer_backward(opt, t, loss, part + 1 == out->n_parts, NULL);
             DT_TRY_TO(done, st, add_loss(t, loss, &out->loss[k]));
             dt_tape_reset(t);
         }

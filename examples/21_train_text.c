@@ -106,7 +106,7 @@ static dt_status step(const trainer *r, int64_t number, float *loss, dt_step_rep
 
     dt_tape_record(r->tape, dt_optimizer_gradients(r->optimizer));
     mean = mean_loss(r, &r->j->learned, number * ROWS, ROWS);
-    dt_optimizer_backward(r->optimizer, r->tape, mean, true);
+    dt_optimizer_backward(r->optimizer, r->tape, mean, true, NULL);
     DT_TRY(dt_tape_status(r->tape));
     DT_TRY(dt_tensor_read(mean, loss, sizeof *loss));
     dt_tape_reset(r->tape);

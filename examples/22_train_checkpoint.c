@@ -63,7 +63,7 @@ static dt_status step(trainer *t, float *loss)
     ids = dt_model_ids(t->tape, t->model, b.ids, b.rows, b.tokens);
     targets = dt_model_ids(t->tape, t->model, b.targets, b.rows, b.tokens);
     mean = dt_model_loss(t->tape, t->model, ids, targets, &how);
-    dt_optimizer_backward(t->optimizer, t->tape, mean, true);
+    dt_optimizer_backward(t->optimizer, t->tape, mean, true, NULL);
     DT_TRY(dt_tape_status(t->tape));
     DT_TRY(dt_tensor_read(mean, loss, sizeof *loss));
     dt_tape_reset(t->tape);

@@ -135,6 +135,28 @@ DT_API dt_tensor *dt_detach(dt_tape *tape, dt_tensor *x);
  */
 DT_API dt_tensor *dt_tape_watch(dt_tape *tape, dt_tensor *x);
 
+/**
+ * x, made elsewhere, as a leaf of this record alone: where a model is cut into stages, what has
+ * come from the stage before. Returns the same bytes as a tensor of the tape; x keeps its own
+ * history. On a tape that does not record, and in a part of dt_recompute(), it returns x.
+ *
+ * Not collective.
+ * Errors      latched: DT_ERR_ARG for NULL or integers; DT_ERR_MEMORY
+ */
+DT_API dt_tensor *dt_tape_input(dt_tape *tape, dt_tensor *x);
+
+/**
+ * What backward passes have given for an input since the last such call, in its dtype, lying as it
+ * does, whole where it is terms: the seed of the pass on the record that x comes from. It belongs
+ * to the tape, the record has it no longer. NULL: nothing has come.
+ *
+ *   x  as dt_tape_input() has returned it
+ *
+ * Not collective.
+ * Errors      latched: DT_ERR_ARG for NULL or what is no input of this record
+ */
+DT_API dt_tensor *dt_tape_input_gradient(dt_tape *tape, const dt_tensor *x);
+
 typedef struct dt_backward_options {
     dt_tensor *seed; /* the gradient of `from`: same shape and mesh, float; NULL: 1 */
     bool keep;       /* the record stays, for another backward pass; else it is given back as it is

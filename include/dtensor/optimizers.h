@@ -7,7 +7,7 @@
  *       for each microbatch:
  *           dt_tape_record(t, dt_optimizer_gradients(opt));
  *           loss = ...;                                  scaled once, by what the step has in all
- *           dt_optimizer_backward(opt, t, loss, last);
+ *           dt_optimizer_backward(opt, t, loss, last, NULL);
  *           dt_tape_reset(t);
  *       dt_optimizer_step(opt, dt_schedule_at(&schedule, step), &report);
  *
@@ -127,9 +127,12 @@ DT_API double dt_optimizer_loss_scale(const dt_optimizer *optimizer);
  * dt_backward() from a loss, times the loss scale. Gradients add up over the passes of a step, in
  * their order, in f32.
  *
- *   loss  one element; of the step's passes together: what is to be averaged over a step is divided
- *         by the step's count, not by the pass's
- *   last  of the step: what waits for all passes may travel now
+ *   from     the loss: one element; of the step's passes together: what is to be averaged over a
+ *            step is divided by the step's count, not by the pass's. With a seed any value: the
+ *            seed comes from a pass that began with the loss, so it is scaled already
+ *   last     of the step's passes that read the parameters which this one reads: what waits for all
+ *            of them may travel now
+ *   options  as of dt_backward(); `ready` is called behind what the optimizer does. May be NULL
  *
  * With bucket_bytes gradients set out while the pass goes on, as soon as nothing is added to them
  * any more: those that are cut (zero 2) in each pass, others in the last. dt_gradient() does not
@@ -140,8 +143,8 @@ DT_API double dt_optimizer_loss_scale(const dt_optimizer *optimizer);
  * Errors      latched: those of dt_backward(); DT_ERR_ARG for NULL, or a tape that records for
  *                      another collection
  */
-DT_API void dt_optimizer_backward(dt_optimizer *optimizer, dt_tape *tape, dt_tensor *loss,
-                                  bool last);
+DT_API void dt_optimizer_backward(dt_optimizer *optimizer, dt_tape *tape, dt_tensor *from,
+                                  bool last, const dt_backward_options *options);
 
 typedef struct dt_step_report {
     double norm;        /* of all gradients, before clipping: the same bits on every mesh. NaN of a

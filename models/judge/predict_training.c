@@ -147,7 +147,7 @@ static dt_status run_pass(const dry_step *s, int64_t rows, int64_t sequence,
     add(&part, &out->forward);
     out->kept_bytes = dt_tape_kept_bytes(s->tape);
     if (s->optimizer != NULL)
-        dt_optimizer_backward(s->optimizer, s->tape, loss, last);
+        dt_optimizer_backward(s->optimizer, s->tape, loss, last, NULL);
     else
         dt_backward(s->tape, loss, NULL);
     counted(s->tape, &before, &part);

@@ -72,7 +72,7 @@ static dt_status one_pass(dt_tape *t, dt_model *model, dt_optimizer *opt, const 
     dt_tape_record(t, dt_optimizer_gradients(opt));
     loss = dt_model_loss(t, model, dt_model_ids(t, model, ids + pass * rows * TOKENS, rows, TOKENS),
                          dt_model_ids(t, model, next + pass * rows * TOKENS, rows, TOKENS), &how);
-    dt_optimizer_backward(opt, t, loss, pass == r->passes - 1);
+    dt_optimizer_backward(opt, t, loss, pass == r->passes - 1, NULL);
     return dt_tape_status(t);
 }
 

@@ -61,7 +61,7 @@ static dt_status run_step(const training_case *c, dt_model *model, dt_tape *t,
         for (int k = 0; k < DT_N_COMM_KINDS; k++) forward[k] = dt_tape_comm(t, (dt_comm_kind)k);
         add_comm(t, is->forward.comm);
         is->kept_bytes = dt_tape_kept_bytes(t);
-        dt_optimizer_backward(optimizer, t, loss, m + 1 == c->microbatches);
+        dt_optimizer_backward(optimizer, t, loss, m + 1 == c->microbatches, NULL);
         DT_TRY(dt_tape_status(t));
         for (int k = 0; k < DT_N_COMM_KINDS; k++) {
             both[k] = dt_tape_comm(t, (dt_comm_kind)k);

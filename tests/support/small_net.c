@@ -149,7 +149,7 @@ dt_status dt_test_net_step(dt_optimizer *opt, dt_tape *t, dt_layers *m, const dt
         dt_tape_record(t, dt_optimizer_gradients(opt));
         loss = dt_test_net_loss(t, m, step, i * rows, rows);
         if (how->scale != 0.0) loss = dt_mul_scalar(t, loss, how->scale);
-        dt_optimizer_backward(opt, t, loss, i + 1 == how->passes);
+        dt_optimizer_backward(opt, t, loss, i + 1 == how->passes, NULL);
         DT_TRY(dt_tape_status(t));
         dt_tape_reset(t);
     }

@@ -75,7 +75,7 @@ static dt_status run_pass(trainer *r, int step, int m, double *loss)
     targets = dt_model_ids(r->tape, r->model, r->targets, each, t->length);
     mean = dt_model_loss(r->tape, r->model, ids, targets, &how);
     if (t->fault == DT_FAULT_MEANS) mean = dt_mul_scalar(r->tape, mean, 1.0 / t->microbatches);
-    dt_optimizer_backward(r->optimizer, r->tape, mean, m + 1 == t->microbatches);
+    dt_optimizer_backward(r->optimizer, r->tape, mean, m + 1 == t->microbatches, NULL);
     DT_TRY(dt_tape_status(r->tape));
     DT_TRY(dt_tensor_read(mean, &value, sizeof value));
     *loss += (double)value;

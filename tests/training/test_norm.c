@@ -82,7 +82,7 @@ static dt_status norm_of(dt_mesh *mesh, const void *arg)
     DT_TRY(dt_layers_init(m, DT_F32, 4, NULL, 0));
     DT_TRY(dt_optimizer_create(m, &o, &opt));
     dt_tape_record(t, dt_optimizer_gradients(opt));
-    dt_optimizer_backward(opt, t, slopes(t, m), true);
+    dt_optimizer_backward(opt, t, slopes(t, m), true, NULL);
     DT_TRY(dt_tape_status(t));
     DT_TRY(dt_optimizer_step(opt, 0.1, &report));
     DT_TRY(dt_all_reduce(mesh, NULL, &report.norm, &least, 1, DT_F64, DT_MIN));
@@ -175,7 +175,7 @@ static dt_status stops(dt_mesh *mesh, const void *arg)
             memcpy(before + i * 6 * D, w->data, (size_t)dti_local_count(w) * sizeof *before);
         }
         dt_tape_record(t, dt_optimizer_gradients(opt));
-        dt_optimizer_backward(opt, t, poisoned(t, m, p, step), true);
+        dt_optimizer_backward(opt, t, poisoned(t, m, p, step), true, NULL);
         DT_TRY(dt_tape_status(t));
         dt_tape_reset(t);
         if (step < p->step) DT_TRY(dt_optimizer_step(opt, 0.1, NULL));
@@ -186,7 +186,7 @@ static dt_status stops(dt_mesh *mesh, const void *arg)
     DT_EXPECT(dt_optimizer_steps(opt) == p->step - 1, "the step counts");
     dt_gradients_clear(dt_optimizer_gradients(opt)); /* the next batch is a good one */
     dt_tape_record(t, dt_optimizer_gradients(opt));
-    dt_optimizer_backward(opt, t, poisoned(t, m, p, 0), true);
+    dt_optimizer_backward(opt, t, poisoned(t, m, p, 0), true, NULL);
     DT_TRY(dt_tape_status(t));
     DT_TRY(dt_optimizer_step(opt, 0.1, NULL));
     return DT_OK;

@@ -119,7 +119,7 @@ static dt_status step_wide(dt_layers *net, dt_optimizer *opt, dt_tape *t, int st
     dt_tape_record(t, dt_optimizer_gradients(opt));
     y = dt_layer_forward(t, dt_layers_at(net, 0), dt_cast(t, dt_tape_own(t, in), dtype));
     y = dt_sum(t, dt_mul(t, y, y), DT_ALL_AXES);
-    dt_optimizer_backward(opt, t, y, true);
+    dt_optimizer_backward(opt, t, y, true, NULL);
     DT_TRY(dt_tape_status(t));
     dt_tape_reset(t);
     DT_TRY(dt_optimizer_step(opt, 0.01, NULL));

@@ -94,7 +94,8 @@ static void close_stepper(stepper *s)
 static dt_status pass(stepper *s, bool last)
 {
     dt_tape_record(s->tape, dt_optimizer_gradients(s->opt));
-    dt_optimizer_backward(s->opt, s->tape, loss_of(s->tape, s->layers, s->narrow, s->wide), last);
+    dt_optimizer_backward(s->opt, s->tape, loss_of(s->tape, s->layers, s->narrow, s->wide), last,
+                          NULL);
     DT_TRY(dt_tape_status(s->tape));
     return DT_OK;
 }

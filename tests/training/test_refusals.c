@@ -142,31 +142,31 @@ static dt_status calls(dt_mesh *mesh, const void *arg)
               "state that there is none of");
 
     dt_tape_record(t, g);
-    dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true);
+    dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true, NULL);
     EXPECT(after(t), "does not record for this optimizer");
-    dt_optimizer_backward(opt, t, dt_layer_param(dt_layers_at(m, 1), 0), true);
+    dt_optimizer_backward(opt, t, dt_layer_param(dt_layers_at(m, 1), 0), true, NULL);
     EXPECT(after(t), "does not record for this optimizer");
     dt_tape_record(t, dt_optimizer_gradients(opt));
-    dt_optimizer_backward(opt, t, NULL, true);
+    dt_optimizer_backward(opt, t, NULL, true, NULL);
     EXPECT(after(t), "loss is NULL");
     dt_tape_record(t, dt_optimizer_gradients(opt));
-    dt_optimizer_backward(NULL, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true);
+    dt_optimizer_backward(NULL, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true, NULL);
     EXPECT(after(t), "optimizer is NULL");
     dt_tape_record(t, dt_optimizer_gradients(opt));
-    dt_optimizer_backward(opt, t, dt_layer_param(dt_layers_at(m, 1), 0), true);
+    dt_optimizer_backward(opt, t, dt_layer_param(dt_layers_at(m, 1), 0), true, NULL);
     EXPECT(after(t), "the loss has 6 elements");
     dt_tape_record(t, dt_optimizer_gradients(opt));
     dt_tape_record(other, dt_optimizer_gradients(opt));
     loss = dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS);
-    dt_optimizer_backward(opt, other, loss, true);
+    dt_optimizer_backward(opt, other, loss, true, NULL);
     EXPECT(after(other), "another tape has made it");
-    dt_optimizer_backward(opt, t, loss, true);
+    dt_optimizer_backward(opt, t, loss, true, NULL);
     DT_TRY(after(t));
 
     DT_TRY(dt_optimizer_step(opt, 0.1, NULL));
     EXPECT(dt_optimizer_step(opt, 0.1, NULL), "step 2: no backward pass");
     dt_tape_record(t, dt_optimizer_gradients(opt));
-    dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true);
+    dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true, NULL);
     DT_TRY(after(t));
     DT_TRY(dt_zeros_like(dt_layer_param(dt_layers_at(m, 1), 0), &w));
     DT_TRY(dt_layer_set_param(dt_layers_at(m, 1), 0, w));
@@ -234,7 +234,7 @@ static dt_status differs(dt_mesh *mesh, const void *arg)
     if (what == IN_STEPS && odd) DT_TRY(dt_optimizer_restore(opt, 7, 1.0, 0));
     DT_TRY(dt_test_net_values(m, opt, &before, &n));
     dt_tape_record(t, dt_optimizer_gradients(opt));
-    dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true);
+    dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true, NULL);
     DT_TRY(after(t));
     EXPECT(dt_optimizer_step(opt, what == IN_LR && odd ? 0.1000000001 : 0.1, NULL), says[what]);
     DT_TRY(dt_test_net_values(m, opt, &values, &n));
@@ -271,17 +271,17 @@ static dt_status outdated(dt_mesh *mesh, const void *arg)
     dt_tape_record(before, dt_optimizer_gradients(opt));
     loss = dt_test_net_loss(before, m, 0, 0, DT_NET_ROWS);
     dt_tape_record(t, dt_optimizer_gradients(opt));
-    dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true);
+    dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, 0, 0, DT_NET_ROWS), true, NULL);
     DT_TRY(after(t));
     DT_TRY(dt_optimizer_step(opt, 0.1, NULL));
     DT_EXPECT(dt_layer_param(dt_layers_at(m, 3), 0) == w, "another tensor");
-    dt_optimizer_backward(opt, before, loss, true);
+    dt_optimizer_backward(opt, before, loss, true, NULL);
     EXPECT(after(before), "cleared while the tape recorded");
     loss = dt_test_net_loss(before, m, 0, 0, DT_NET_ROWS); /* is not recorded */
     dt_tape_record(before, dt_optimizer_gradients(opt));
     loss = dt_test_net_loss(before, m, 0, 0, DT_NET_ROWS);
     DT_TRY(dt_fill(w, 0.0));
-    dt_optimizer_backward(opt, before, loss, true);
+    dt_optimizer_backward(opt, before, loss, true, NULL);
     EXPECT(after(before), "was written over");
     return DT_OK;
 }
@@ -312,7 +312,7 @@ static dt_status with_outsider(dt_runtime *rt, void *arg)
     DT_TRY(dt_optimizer_create(m, &how.options, &opt));
     for (int i = 0; i < how.steps; i++) {
         dt_tape_record(t, dt_optimizer_gradients(opt));
-        dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, i, 0, DT_NET_ROWS), true);
+        dt_optimizer_backward(opt, t, dt_test_net_loss(t, m, i, 0, DT_NET_ROWS), true, NULL);
         DT_TRY(after(t));
         DT_TRY(dt_optimizer_step(opt, how.lr, &report));
     }

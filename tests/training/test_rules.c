@@ -82,7 +82,8 @@ static dt_status step(fixture *f, int n_layers, int number, dt_dtype dtype, doub
                       dt_step_report *report)
 {
     dt_tape_record(f->t, dt_optimizer_gradients(f->opt));
-    dt_optimizer_backward(f->opt, f->t, linear_loss(f->t, f->m, n_layers, number, dtype), true);
+    dt_optimizer_backward(f->opt, f->t, linear_loss(f->t, f->m, n_layers, number, dtype), true,
+                          NULL);
     DT_TRY(dt_tape_status(f->t));
     dt_tape_reset(f->t);
     DT_TRY(dt_optimizer_step(f->opt, lr, report));
@@ -322,7 +323,7 @@ static dt_status draws(dt_mesh *mesh, const void *arg)
     DT_TRY(dt_optimizer_create(m, &o, &opt));
     dt_tape_record(t, dt_optimizer_gradients(opt));
     full = dt_sum(t, dt_layer_param(dt_layers_at(m, 0), 0), DT_ALL_AXES);
-    dt_optimizer_backward(opt, t, full, true);
+    dt_optimizer_backward(opt, t, full, true, NULL);
     DT_TRY(dt_tape_status(t));
     full = NULL;
     /* 1 - 2^-8 is the next number below 1: a quarter of the way there */
