@@ -281,6 +281,8 @@ void cli_train_data_free(cli_run_of *run)
 
 /* --- what samples follow from ----------------------------------------------------------------- */
 
+static const char tokenizer[] = "tokenizer"; /* of --model: no option of its own */
+
 static json_t *weights_of(const cli_training *plan)
 {
     json_t *list = json_array();
@@ -295,22 +297,24 @@ char *cli_train_facts(const cli_training *plan, const dt_data *data)
     static const char *const orders[] = { "shuffled", "stored", "packed" };
     const dt_data_options *o = &plan->data;
     const bool ends = o->documents || o->order == DT_ORDER_PACKED;
-    char hash[DTI_NUMBER_BYTES], seed[DTI_NUMBER_BYTES], *text;
+    char hash[DTI_NUMBER_BYTES], seed[DTI_NUMBER_BYTES], words[DTI_NUMBER_BYTES], *text;
     json_t *all;
 
     (void)snprintf(hash, sizeof hash, "%016" PRIx64, dt_data_look(data).hash);
     (void)snprintf(seed, sizeof seed, "%" PRIu64, o->seed);
+    (void)snprintf(words, sizeof words, "%016" PRIx64, o->tokenizer);
     all =
-        json_pack("{s:{s:s, s:o, s:I, s:s, s:s?, s:b, s:o}}", "data", "data", hash, "data-weights",
-                  weights_of(plan), "sequence", (json_int_t)o->sequence, "order", orders[o->order],
-                  "seed", o->order == DT_ORDER_STORED ? NULL : seed, "documents", (int)o->documents,
+        json_pack("{s:{s:s*, s:s, s:o, s:I, s:s, s:s?, s:b, s:o}}", "data", tokenizer,
+                  o->tokenizer != 0 ? words : NULL, "data", hash, "data-weights", weights_of(plan),
+                  "sequence", (json_int_t)o->sequence, "order", orders[o->order], "seed",
+                  o->order == DT_ORDER_STORED ? NULL : seed, "documents", (int)o->documents,
                   "end-token", ends ? json_integer(o->end_token) : json_null());
     text = all != NULL ? json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(all);
     return text;
 }
 
-/* Keys are options. Whoever kept none is of an earlier version. */
+/* Keys are options, and the tokenizer. Whoever kept none is of an earlier version. */
 static dt_status compare(const json_t *kept, const json_t *now, int64_t samples)
 {
     const char *key;
@@ -319,18 +323,22 @@ static dt_status compare(const json_t *kept, const json_t *now, int64_t samples)
     json_object_foreach((json_t *)(uintptr_t)now, key, v)
     {
         const json_t *was = json_object_get(kept, key);
+        const bool model = strcmp(key, tokenizer) == 0;
         char *before, *here;
         dt_status st;
         if (was == NULL || json_equal(was, v)) continue;
         before = json_dumps(was, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
         here = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
         st = dt_fail(DT_ERR_ARG,
-                     "--resume: --%s is another than that of the %" PRId64
+                     "--resume: %s%s is another than that of the %" PRId64
                      " samples which the run has used (%s%s, not %s): the next ones would not "
                      "follow on them; leave it as it was, or add --new-data to read these data "
                      "from their beginning",
-                     key, samples, strcmp(key, "data") == 0 ? "hash of the tokens " : "", here,
-                     before);
+                     model ? "the tokenizer of --model" : "--", model ? "" : key, samples,
+                     model                      ? "hash "
+                     : strcmp(key, "data") == 0 ? "hash of the tokens "
+                                                : "",
+                     here, before);
         free(before);
         free(here);
         return st;

@@ -106,6 +106,26 @@ dt_status dt_config_object(const dt_config *object, const char *key, dt_config *
     return dti_json_object_or_none(object, key, out);
 }
 
+dt_config dt_config_quietly(const dt_config *v)
+{
+    dt_config quiet = v != NULL ? *v : nothing;
+
+    quiet.facts = NULL;
+    return quiet;
+}
+
+dt_status dt_config_say(const dt_config *v, const char *fmt, ...)
+{
+    va_list args;
+    dt_status st;
+
+    DT_TRY(check(v, fmt));
+    va_start(args, fmt);
+    st = dti_json_say(v, fmt, args);
+    va_end(args);
+    return st;
+}
+
 dt_status dt_config_must_be(const dt_config *v, dt_status code, const char *fmt, ...)
 {
     char want[DT_ERROR_MESSAGE_BYTES];

@@ -264,7 +264,9 @@ size_t dti_json_count(const dti_json *v)
 /* Deep paths keep their beginning, and at least a few letters of the last key. */
 static dti_json member_of(const dti_json *object, const char *key, json_t *value)
 {
-    dti_json m = { .value = value, .file = object->file, .watch = object->watch };
+    dti_json m = {
+        .value = value, .file = object->file, .watch = object->watch, .facts = object->facts
+    };
     size_t n;
 
     (void)snprintf(m.path, sizeof m.path, "%.100s%s", object->path, object->path[0] ? "." : "");
@@ -286,7 +288,8 @@ dti_json dti_json_at(const dti_json *array, size_t i)
 {
     dti_json e = { .value = json_array_get(array->value, i),
                    .file = array->file,
-                   .watch = array->watch };
+                   .watch = array->watch,
+                   .facts = array->facts };
 
     (void)snprintf(e.path, sizeof e.path, "%.100s[%zu]", array->path, i);
     return e;

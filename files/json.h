@@ -12,8 +12,10 @@
 #define DTI_JSON_H
 
 #include <dtensor/config.h>
+#include <stdarg.h>
 
 #include "base/error.h"
+#include "base/facts.h"
 
 enum {
     DTI_JSON_CONFIG_BYTES = 16 << 20, /* limit that suits config.json and its like */
@@ -93,6 +95,11 @@ dt_status dti_json_array_or_none(const dti_json *object, const char *key,
                                  dti_json *out) DT_MUST_USE;
 dt_status dti_json_object_or_none(const dti_json *object, const char *key,
                                   dti_json *out) DT_MUST_USE;
+
+/* Of a value with dt_config.facts each of these says what it found, or the fallback; as do these,
+ * dt_config_say() of files/config.c with other arguments. */
+dt_status dti_json_say(const dti_json *v, const char *fmt, va_list args) DT_MUST_USE;
+dt_status dti_json_say_number(const dti_json *v, double x) DT_MUST_USE;
 
 /* A value as text, which dti_free() frees. */
 dt_status dti_json_text(const dti_json *v, char **out) DT_MUST_USE;

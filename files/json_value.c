@@ -10,10 +10,11 @@
 
 #include "base/memory.h"
 #include "base/numbers.h"
+#include "base/text.h"
 #include "files/input.h"
 #include "files/json.h"
 
-enum { FOUND_BYTES = 96, MUST_BYTES = 320 };
+enum { FOUND_BYTES = 96, MUST_BYTES = 320, SAID_BYTES = 512 };
 
 /* What a value is, as the end of "hidden_size is ...". */
 static void describe(const dti_json *v, char out[FOUND_BYTES])
@@ -62,6 +63,27 @@ dt_status dti_json_refuse(const dti_json *v, dt_status code, const char *fmt, ..
     DT_FAIL(code, "%s: %s is %s, must be %s", v->file, v->path[0] ? v->path : "it", found, must);
 }
 
+dt_status dti_json_say(const dti_json *v, const char *fmt, va_list args)
+{
+    char text[SAID_BYTES];
+
+    if (v->facts == NULL) return DT_OK;
+    (void)vsnprintf(text, sizeof text, fmt, args);
+    return dti_facts_say(v->facts, v->path, text);
+}
+
+dt_status dti_json_say_number(const dti_json *v, double x)
+{
+    char text[DTI_NUMBER_BYTES];
+
+    return v->facts == NULL ? DT_OK : dt_config_say(v, "%s", dti_number_text(x, text));
+}
+
+static dt_status say_bool(const dti_json *v, bool is)
+{
+    return dt_config_say(v, "%s", is ? "true" : "false");
+}
+
 dt_status dti_json_as_int(const dti_json *v, int64_t min, int64_t max, int64_t *out)
 {
     const json_int_t n = json_integer_value(v->value); /* 0 for any other kind */
@@ -73,7 +95,7 @@ dt_status dti_json_as_int(const dti_json *v, int64_t min, int64_t max, int64_t *
                                (long long)max);
     }
     *out = n;
-    return DT_OK;
+    return dt_config_say(v, "%lld", (long long)n);
 }
 
 dt_status dti_json_as_number(const dti_json *v, double min, double max, double *out)
@@ -85,21 +107,21 @@ dt_status dti_json_as_number(const dti_json *v, double min, double max, double *
         return dti_json_refuse(v, DT_ERR_FORMAT, "a number from %.9g to %.9g", min, max);
     }
     *out = x;
-    return DT_OK;
+    return dti_json_say_number(v, x);
 }
 
 dt_status dti_json_as_bool(const dti_json *v, bool *out)
 {
     if (!json_is_boolean(v->value)) return dti_json_refuse(v, DT_ERR_FORMAT, "true or false");
     *out = json_is_true(v->value);
-    return DT_OK;
+    return say_bool(v, *out);
 }
 
 dt_status dti_json_as_string(const dti_json *v, const char **out)
 {
     if (!json_is_string(v->value)) return dti_json_refuse(v, DT_ERR_FORMAT, "a string");
     *out = json_string_value(v->value);
-    return DT_OK;
+    return dt_config_say(v, "%s", *out);
 }
 
 dt_status dti_json_as_array(const dti_json *v)
@@ -162,7 +184,8 @@ dt_status dti_json_int_or(const dti_json *object, const char *key, int64_t fallb
     const dti_json v = dti_json_get(object, key);
 
     *out = fallback;
-    return dti_json_is_set(&v) ? dti_json_as_int(&v, min, max, out) : DT_OK;
+    return dti_json_is_set(&v) ? dti_json_as_int(&v, min, max, out)
+                               : dt_config_say(&v, "%lld", (long long)fallback);
 }
 
 dt_status dti_json_number_or(const dti_json *object, const char *key, double fallback, double min,
@@ -171,7 +194,8 @@ dt_status dti_json_number_or(const dti_json *object, const char *key, double fal
     const dti_json v = dti_json_get(object, key);
 
     *out = fallback;
-    return dti_json_is_set(&v) ? dti_json_as_number(&v, min, max, out) : DT_OK;
+    return dti_json_is_set(&v) ? dti_json_as_number(&v, min, max, out)
+                               : dti_json_say_number(&v, fallback);
 }
 
 dt_status dti_json_bool_or(const dti_json *object, const char *key, bool fallback, bool *out)
@@ -179,7 +203,7 @@ dt_status dti_json_bool_or(const dti_json *object, const char *key, bool fallbac
     const dti_json v = dti_json_get(object, key);
 
     *out = fallback;
-    return dti_json_is_set(&v) ? dti_json_as_bool(&v, out) : DT_OK;
+    return dti_json_is_set(&v) ? dti_json_as_bool(&v, out) : say_bool(&v, fallback);
 }
 
 dt_status dti_json_string_or(const dti_json *object, const char *key, const char *fallback,
@@ -188,7 +212,8 @@ dt_status dti_json_string_or(const dti_json *object, const char *key, const char
     const dti_json v = dti_json_get(object, key);
 
     *out = fallback;
-    return dti_json_is_set(&v) ? dti_json_as_string(&v, out) : DT_OK;
+    return dti_json_is_set(&v) ? dti_json_as_string(&v, out)
+                               : dt_config_say(&v, "%s", fallback != NULL ? fallback : "");
 }
 
 dt_status dti_json_array_or_none(const dti_json *object, const char *key, dti_json *out)

@@ -220,6 +220,7 @@ void dt_layers_release(dt_layers **layers)
     for (size_t i = 0; i < list->n_remarks; i++) dti_free(list->remarks[i]);
     dti_free((void *)list->remarks);
     dti_gathers_release(&list->gathers);
+    dti_facts_free(&list->facts);
     dti_free(list->index);
     dti_styles_free(list->styles);
     for (int i = 0; i < 2; i++) dti_free(list->offsets[i]);
@@ -227,6 +228,11 @@ void dt_layers_release(dt_layers **layers)
     dti_runtime_count(dt_mesh_runtime(list->mesh), &sets_of_layers, -1);
     dt_mesh_release(&list->mesh);
     dti_free(list);
+}
+
+dti_facts *dti_layers_facts(dt_layers *list)
+{
+    return &list->facts;
 }
 
 const char *dt_layers_remark(const dt_layers *list, int i)

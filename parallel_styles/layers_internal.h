@@ -65,6 +65,7 @@ struct dt_layers {
     dt_layer *layers;
     char **remarks; /* on the plan */
     size_t n_remarks, remarks_capacity;
+    dti_facts facts;     /* of the model they are of; none: who made them has said nothing */
     int *index;          /* hash of a name -> 1 + its layer, 0: empty */
     uint32_t index_mask; /* places - 1 */
     int64_t *offsets[2]; /* for two placements at a time: one more than the longest dim has ranks */

@@ -30,6 +30,7 @@ typedef struct dt_config {
     struct json_t *value; /* NULL: absent */
     const char *file;
     const struct dti_json_watch *watch;
+    struct dti_facts *facts; /* what is read goes there, so that a run knows its model again */
     char path[DT_CONFIG_PATH_BYTES]; /* "rope_scaling.factor", "types[0]"; "" at the root */
 } dt_config;
 
@@ -72,6 +73,25 @@ DT_API DT_MUST_USE dt_status dt_config_array(const dt_config *object, const char
                                              dt_config *out);
 DT_API DT_MUST_USE dt_status dt_config_object(const dt_config *object, const char *key,
                                               dt_config *out);
+
+/**
+ * What is read of a configuration, or taken where it has nothing, is what a checkpoint of a run
+ * knows its model by: dt_run_folder_load() refuses one that reads something else, by the key. What
+ * is of no account is read of dt_config_quietly(), a value that nobody hears of, as are keys that
+ * say one thing in several ways; what these come to is then said once, of any member.
+ *
+ *   const dt_config quiet = dt_config_quietly(config);
+ *   const dt_config experts = dt_config_member(config, "experts");
+ *   DT_TRY(dt_config_int(&quiet, has_old ? "n_experts" : "experts", 8, 1, 64, &n));
+ *   DT_TRY(dt_config_say(&experts, "%lld", (long long)n));
+ *
+ * Not collective.
+ * Errors      DT_ERR_ARG     v or fmt is NULL
+ *             DT_ERR_MEMORY
+ */
+DT_API dt_config dt_config_quietly(const dt_config *v);
+DT_API DT_MUST_USE dt_status dt_config_say(const dt_config *v, const char *fmt, ...)
+    DT_PRINTF(2, 3);
 
 /**
  * Refuses a value: "FILE: KEY is WHAT IT IS, must be <fmt>". Returns `code`.

@@ -154,8 +154,9 @@ typedef struct dt_run_load_options {
  * on another mesh, with another plan, cut over data parallel ranks or not. Equal bit by bit.
  *
  * Before a value is written it is checked that all files are there, have their sizes and checksums,
- * that each element of each tensor is in them exactly once, and that names, shapes and dtypes are
- * those of the layers and of the optimizer's state.
+ * that each element of each tensor is in them exactly once, that names, shapes and dtypes are those
+ * of the layers and of the optimizer's state, and that a model's layers are of the model that was
+ * saved: what its config.json says comes to the same.
  *
  *   options    NULL for defaults
  *   layers     those without values get them, in the dtypes of the checkpoint
@@ -166,8 +167,8 @@ typedef struct dt_run_load_options {
  *
  * Collective  over the mesh, with the same arguments. On error every rank has the same record, that
  *             of the first rank that found one.
- * Errors      DT_ERR_ARG     NULL, no such step; a fact, a name, a shape or a dtype is another; no
- *                            state in the checkpoint, or that of another rule
+ * Errors      DT_ERR_ARG     NULL, no such step; a fact, a key of config.json, a name, a shape or a
+ *                            dtype is another; no state in the checkpoint, or that of another rule
  *             DT_ERR_IO      a file is missing or cannot be read
  *             DT_ERR_FORMAT  a file is cut off, has other bytes than were written, or contradicts
  *                            another; elements that are missing or there twice

@@ -14,6 +14,14 @@ static bool is_absent(const dt_config *config, const char *key)
     return dt_config_kind_of(&v) == DT_CONFIG_ABSENT;
 }
 
+/* Which typed access refuses, and says so. */
+static bool is_null(const dt_config *config, const char *key)
+{
+    const dt_config v = dt_config_member(config, key);
+
+    return dt_config_kind_of(&v) == DT_CONFIG_NULL;
+}
+
 static dt_status check_key(const dt_config *config, const char *key, const void *out)
 {
     DT_CHECK(config != NULL && key != NULL && out != NULL, DT_ERR_ARG,
@@ -25,31 +33,31 @@ dt_status dt_config_int(const dt_config *config, const char *key, int64_t fallba
                         int64_t max, int64_t *out)
 {
     DT_TRY(check_key(config, key, out));
-    *out = fallback;
-    return is_absent(config, key) ? DT_OK : dti_json_int(config, key, min, max, out);
+    if (is_null(config, key)) return dti_json_int(config, key, min, max, out);
+    return dti_json_int_or(config, key, fallback, min, max, out);
 }
 
 dt_status dt_config_number(const dt_config *config, const char *key, double fallback, double min,
                            double max, double *out)
 {
     DT_TRY(check_key(config, key, out));
-    *out = fallback;
-    return is_absent(config, key) ? DT_OK : dti_json_number(config, key, min, max, out);
+    if (is_null(config, key)) return dti_json_number(config, key, min, max, out);
+    return dti_json_number_or(config, key, fallback, min, max, out);
 }
 
 dt_status dt_config_bool(const dt_config *config, const char *key, bool fallback, bool *out)
 {
     DT_TRY(check_key(config, key, out));
-    *out = fallback;
-    return is_absent(config, key) ? DT_OK : dti_json_bool(config, key, out);
+    if (is_null(config, key)) return dti_json_bool(config, key, out);
+    return dti_json_bool_or(config, key, fallback, out);
 }
 
 dt_status dt_config_string(const dt_config *config, const char *key, const char *fallback,
                            const char **out)
 {
     DT_TRY(check_key(config, key, out));
-    *out = fallback;
-    return is_absent(config, key) ? DT_OK : dti_json_string(config, key, out);
+    if (is_null(config, key)) return dti_json_string(config, key, out);
+    return dti_json_string_or(config, key, fallback, out);
 }
 
 dt_status dt_config_refuse(const dt_config *config, const char *key, dt_status code,
@@ -196,7 +204,11 @@ dt_status dt_config_decoder(const dt_config *config, const dt_config_defaults *d
                             dt_model_info *info)
 {
     const int64_t max = DTI_CONFIG_MAX_EXTENT;
+    dt_config quiet; /* `info` has the sizes, and is said itself */
 
+    DT_TRY(check_key(config, "vocab_size", info));
+    quiet = dt_config_quietly(config);
+    config = &quiet;
     DT_TRY(refuse_quantised(config));
     DT_TRY(dti_config_dtype(config, &info->dtype));
     DT_TRY(dt_config_int(config, "vocab_size", d->vocab, 1, max, &info->vocab_size));
@@ -230,12 +242,13 @@ dt_status dti_config_outer(const dt_config *root, dt_model_info *info)
 
 dt_status dti_config_padding(const dt_config *config, int64_t fallback, int64_t vocab, int64_t *out)
 {
+    const dt_config quiet = dt_config_quietly(config), v = dt_config_member(config, "pad_token_id");
     int64_t id;
 
-    DT_TRY(dt_config_int_or(config, "pad_token_id", INT32_MIN, INT32_MIN, INT32_MAX, &id));
+    DT_TRY(dt_config_int_or(&quiet, "pad_token_id", INT32_MIN, INT32_MIN, INT32_MAX, &id));
     *out = is_absent(config, "pad_token_id") ? fallback : id < 0 ? id + vocab + 1 : id + 1;
     if (*out < 1 || *out > vocab) *out = 0;
-    return DT_OK;
+    return *out > 0 ? dt_config_say(&v, "%lld", (long long)*out - 1) : dt_config_say(&v, "none");
 }
 
 dt_status dti_config_eps(const dt_config *config, const char *key, double fallback, float *out)
@@ -250,9 +263,9 @@ dt_status dti_config_eps(const dt_config *config, const char *key, double fallba
 dt_status dti_config_word(const dt_config *config, const char *key, const char *fallback,
                           const char *supported)
 {
-    const char *word = fallback;
+    const char *word;
 
-    if (!is_absent(config, key)) DT_TRY(dti_json_string(config, key, &word));
+    DT_TRY(dt_config_string(config, key, fallback, &word));
     if (strcmp(word, supported) != 0) {
         const dt_config v = dt_config_member(config, key);
         return dt_config_must_be(&v, DT_ERR_UNSUPPORTED, "\"%s\": nothing else is supported",
@@ -308,6 +321,15 @@ dt_status dti_config_slides(const dt_config *types, int64_t i, bool *slides)
         return dt_config_must_be(&type, DT_ERR_UNSUPPORTED,
                                  "\"full_attention\" or \"sliding_attention\"");
     return DT_OK;
+}
+
+dt_status dti_config_say_window(const dt_config *config, int64_t i, int64_t window)
+{
+    const dt_config types = dt_config_member(config, "layer_types");
+    const dt_config one = dt_config_item(&types, (size_t)i);
+
+    if (window == 0) return dt_config_say(&one, "full_attention");
+    return dt_config_say(&one, "sliding_attention of %lld", (long long)window);
 }
 
 dt_attention_options dt_config_attention(const dt_model_info *info)

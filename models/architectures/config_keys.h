@@ -41,6 +41,10 @@ dt_status dti_config_window(const dt_config *config, int64_t fallback, int64_t *
 dt_status dti_config_layer_types(const dt_config *config, int64_t n_layers,
                                  dt_config *types) DT_MUST_USE;
 
+/* What keys of windows come to, whichever they are, for a run that has to know its model again:
+ * they are read quietly (files/json.h), and each layer's window, 0 for none, is said here. */
+dt_status dti_config_say_window(const dt_config *config, int64_t i, int64_t window) DT_MUST_USE;
+
 /* Whether layer i has a window: as its word in `types` says; *slides stays where there are none. */
 dt_status dti_config_slides(const dt_config *types, int64_t i, bool *slides) DT_MUST_USE;
 

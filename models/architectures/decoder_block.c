@@ -37,13 +37,14 @@ dt_status dti_decoder_read_biases(dti_decoder *m, const dt_config *config)
 dt_status dti_decoder_read_windows(dti_decoder *m, const dt_config *config)
 {
     int64_t window, first;
+    const dt_config quiet = dt_config_quietly(config);
     dt_config types;
     bool windowed;
 
-    DT_TRY(dt_config_bool(config, "use_sliding_window", false, &windowed));
-    DT_TRY(dti_config_window(config, 4096, &window));
-    DT_TRY(dt_config_int(config, "max_window_layers", 28, 0, DTI_CONFIG_MAX_EXTENT, &first));
-    DT_TRY(dti_config_layer_types(config, m->info.n_layers, &types));
+    DT_TRY(dt_config_bool(&quiet, "use_sliding_window", false, &windowed));
+    DT_TRY(dti_config_window(&quiet, 4096, &window));
+    DT_TRY(dt_config_int(&quiet, "max_window_layers", 28, 0, DTI_CONFIG_MAX_EXTENT, &first));
+    DT_TRY(dti_config_layer_types(&quiet, m->info.n_layers, &types));
     if (!windowed) window = 0;
     for (int64_t i = 0; i < m->info.n_layers; i++) {
         const dt_config type = dt_config_item(&types, (size_t)i);
@@ -54,6 +55,7 @@ dt_status dti_decoder_read_windows(dti_decoder *m, const dt_config *config)
                                      "\"full_attention\": there is no window without "
                                      "use_sliding_window true and a sliding_window");
         m->blocks[i].attention.window = slides ? window : 0;
+        DT_TRY(dti_config_say_window(config, i, m->blocks[i].attention.window));
     }
     return DT_OK;
 }

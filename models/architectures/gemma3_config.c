@@ -12,7 +12,9 @@
 static dt_status read_ropes(gemma3 *m, const dt_config *config)
 {
     static const dti_rope_keys of_global = { .theta_key = "rope_theta", .theta = 1e6 };
-    static const dti_rope_keys of_local = { .theta_key = "rope_local_base_freq", .theta = 1e4 };
+    static const dti_rope_keys of_local = { .theta_key = "rope_local_base_freq",
+                                            .theta = 1e4,
+                                            .of = "sliding_attention" };
     dt_config all, scaling, global, local;
 
     DT_TRY(dt_config_object(config, "rope_parameters", &all));
@@ -33,15 +35,16 @@ static dt_status read_ropes(gemma3 *m, const dt_config *config)
 /* layer_types, or every sliding_window_pattern-th layer global and the others local. */
 static dt_status read_blocks(gemma3 *m, const dt_config *config)
 {
+    const dt_config quiet = dt_config_quietly(config);
     int64_t window, pattern;
     double scalar;
     dt_config types;
 
-    DT_TRY(dti_config_window(config, 4096, &window));
+    DT_TRY(dti_config_window(&quiet, 4096, &window));
     DT_TRY(
-        dt_config_int_or(config, "sliding_window_pattern", 6, 1, DTI_CONFIG_MAX_LAYERS, &pattern));
+        dt_config_int_or(&quiet, "sliding_window_pattern", 6, 1, DTI_CONFIG_MAX_LAYERS, &pattern));
     DT_TRY(dt_config_number(config, "query_pre_attn_scalar", 256.0, 1e-6, 1e9, &scalar));
-    DT_TRY(dti_config_layer_types(config, m->info.n_layers, &types));
+    DT_TRY(dti_config_layer_types(&quiet, m->info.n_layers, &types));
     DT_TRY(dti_alloc_array((size_t)m->info.n_layers, sizeof *m->blocks, (void **)&m->blocks));
     for (int64_t i = 0; i < m->info.n_layers; i++) {
         gemma3_block *b = &m->blocks[i];
@@ -56,6 +59,7 @@ static dt_status read_blocks(gemma3 *m, const dt_config *config)
                                                .n_kv_heads = m->info.n_kv_heads,
                                                .window = b->local ? window : 0,
                                                .scale = (float)(1.0 / sqrt(scalar)) };
+        DT_TRY(dti_config_say_window(config, i, b->attention.window));
     }
     return DT_OK;
 }

@@ -119,6 +119,7 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
                                                  .layers_key = "num_layers",
                                                  .heads_key = "num_heads",
                                                  .plain_heads = true };
+    const dt_config quiet = dt_config_quietly(config);
     gpt_neo *m = self;
     int64_t window;
 
@@ -130,15 +131,16 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
              (long long)info->n_heads, (long long)info->head_dim, (long long)info->hidden_size);
     DT_TRY(dt_config_int_or(config, "intermediate_size", 4 * info->hidden_size, 1,
                             DTI_CONFIG_MAX_EXTENT, &m->ff));
-    DT_TRY(dt_config_int(config, "window_size", 256, 1, DTI_CONFIG_MAX_EXTENT, &window));
+    DT_TRY(dt_config_int(&quiet, "window_size", 256, 1, DTI_CONFIG_MAX_EXTENT, &window));
     DT_TRY(dti_config_eps(config, "layer_norm_epsilon", 1e-5, &m->eps));
     DT_TRY(dt_config_activation(config, "activation_function", "gelu_new", &m->activation));
     DT_TRY(dti_alloc_array((size_t)info->n_layers, sizeof *m->blocks, (void **)&m->blocks));
-    DT_TRY(read_windows(m, config, window));
+    DT_TRY(read_windows(m, &quiet, window));
     for (int64_t i = 0; i < info->n_layers; i++) {
         dt_attention_options *a = &m->blocks[i].attention;
         a->n_heads = a->n_kv_heads = info->n_heads;
         a->scale = 1.0f;
+        DT_TRY(dti_config_say_window(config, i, a->window));
     }
     return DT_OK;
 }

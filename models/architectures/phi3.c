@@ -23,12 +23,16 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
                                                    .eps = 1e-5,
                                                    .rope = &rotary };
     dti_decoder *m = self;
+    const dt_config quiet = dt_config_quietly(config);
     int64_t window;
 
     DT_TRY(dti_decoder_read(m, config, &defaults, info));
-    DT_TRY(dti_config_window(config, 0, &window));
+    DT_TRY(dti_config_window(&quiet, 0, &window));
     m->packed = true;
-    for (int64_t i = 0; i < info->n_layers; i++) m->blocks[i].attention.window = window;
+    for (int64_t i = 0; i < info->n_layers; i++) {
+        m->blocks[i].attention.window = window;
+        DT_TRY(dti_config_say_window(config, i, window));
+    }
     return DT_OK;
 }
 

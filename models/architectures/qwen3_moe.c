@@ -10,9 +10,11 @@ static dt_status read_experts(const dt_config *config, dti_moe *moe)
 {
     const dt_config old = dt_config_member(config, "num_experts");
     const char *key = dt_config_is_set(&old) ? "num_experts" : "num_local_experts";
+    const dt_config quiet = dt_config_quietly(config);
     const int64_t max = DTI_CONFIG_MAX_EXTENT;
 
-    DT_TRY(dt_config_int(config, key, 128, 1, 65536, &moe->n_experts));
+    DT_TRY(dt_config_int(&quiet, key, 128, 1, 65536, &moe->n_experts));
+    DT_TRY(dt_config_say(&old, "%lld", (long long)moe->n_experts));
     DT_TRY(dt_config_int(config, "num_experts_per_tok", 8, 1, 65536, &moe->n_chosen));
     if (moe->n_chosen > moe->n_experts) {
         const dt_config chosen = dt_config_member(config, "num_experts_per_tok");
@@ -45,13 +47,16 @@ static dt_status read_sparse(const dt_config *config, dti_decoder *m)
 /* A window, if there is one, holds for every layer. */
 static dt_status read_window(const dt_config *config, dti_decoder *m)
 {
+    const dt_config quiet = dt_config_quietly(config);
     int64_t window;
     bool windowed;
 
-    DT_TRY(dt_config_bool(config, "use_sliding_window", false, &windowed));
-    DT_TRY(dti_config_window(config, 4096, &window));
-    for (int64_t i = 0; i < m->info.n_layers; i++)
+    DT_TRY(dt_config_bool(&quiet, "use_sliding_window", false, &windowed));
+    DT_TRY(dti_config_window(&quiet, 4096, &window));
+    for (int64_t i = 0; i < m->info.n_layers; i++) {
         m->blocks[i].attention.window = windowed ? window : 0;
+        DT_TRY(dti_config_say_window(config, i, m->blocks[i].attention.window));
+    }
     return DT_OK;
 }
 

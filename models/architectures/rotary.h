@@ -38,6 +38,7 @@ typedef struct dti_rope {
 typedef struct dti_rope_keys {
     const char *theta_key; /* at the root */
     double theta;          /* where it is absent */
+    const char *of;        /* which layers', of several kinds; NULL: all, or the global ones */
     bool partial;          /* heads may rotate in part (partial_rotary_factor) */
     double original;       /* original_max_position_embeddings where the root has none; 0: what the
                             * parameters say, or max_position_embeddings */

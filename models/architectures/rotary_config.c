@@ -231,17 +231,63 @@ static dt_status read_type(const reader *r)
                              "\"llama3\"");
 }
 
+/* What the keys come to, however they are spelled. */
+static dt_status say(const reader *r, const dt_config *config)
+{
+    const dti_rope *rope = r->rope;
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = { { "factor", rope->factor },
+                    { "attention_factor", rope->attention_factor },
+                    { "max_position_embeddings", rope->max_positions },
+                    { "original_max_position_embeddings", rope->original_positions },
+                    { "low_freq_factor", rope->low_freq_factor },
+                    { "high_freq_factor", rope->high_freq_factor },
+                    { "beta_fast", rope->beta_fast },
+                    { "beta_slow", rope->beta_slow },
+                    { "truncate", rope->truncate } };
+    const struct {
+        const char *key;
+        const float *values;
+    } lists[] = { { "short_factor", rope->short_factor }, { "long_factor", rope->long_factor } };
+    const dt_config theta = dt_config_member(config, r->keys->theta_key);
+    dt_config of = dt_config_member(config, "rope_parameters"), v;
+
+    if (r->keys->of != NULL) of = dt_config_member(&of, r->keys->of);
+    DT_TRY(dti_json_say_number(&theta, rope->theta));
+    v = dt_config_member(&of, "rope_type");
+    for (size_t i = DT_COUNT(types); i-- > 0;)
+        if (types[i].type == rope->type) DT_TRY(dt_config_say(&v, "%s", types[i].name));
+    v = dt_config_member(&of, "partial_rotary_factor");
+    DT_TRY(dti_json_say_number(&v, (double)rope->dim / (double)r->info->head_dim));
+    for (size_t i = 0; rope->type != DTI_ROPE_DEFAULT && i < DT_COUNT(numbers); i++) {
+        v = dt_config_member(&of, numbers[i].key);
+        DT_TRY(dti_json_say_number(&v, numbers[i].value));
+    }
+    for (size_t i = 0; i < DT_COUNT(lists); i++) {
+        const dt_config list = dt_config_member(&of, lists[i].key);
+        for (int64_t k = 0; lists[i].values != NULL && k < (rope->dim + 1) / 2; k++) {
+            v = dt_config_item(&list, (size_t)k);
+            DT_TRY(dti_json_say_number(&v, (double)lists[i].values[k]));
+        }
+    }
+    return DT_OK;
+}
+
 dt_status dti_rope_read_parameters(const dt_config *config, const dt_config *parameters,
                                    const dti_rope_keys *keys, const dt_model_info *info,
                                    dti_rope *out)
 {
-    const reader r = { config, parameters, keys != NULL ? keys : &llama_keys, info, out };
+    const dt_config quiet = dt_config_quietly(config), inner = dt_config_quietly(parameters);
+    const reader r = { &quiet, &inner, keys != NULL ? keys : &llama_keys, info, out };
     dt_status st = DT_OK;
 
     *out = (dti_rope){ .factor = 1.0, .attention_factor = 1.0, .dim = info->head_dim };
     DT_TRY_TO(fail, st, read_theta(&r));
     DT_TRY_TO(fail, st, read_width(&r));
     if (dt_config_is_set(parameters)) DT_TRY_TO(fail, st, read_type(&r));
+    DT_TRY_TO(fail, st, say(&r, config));
     return DT_OK;
 
 fail:

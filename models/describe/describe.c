@@ -106,12 +106,14 @@ static dt_status read_generation_config(const char *dir, dti_described *d)
 /* What the text model's configuration says, and the root where that holds it. */
 static dt_status read_text_config(const dti_json *root, dti_described *d)
 {
-    dti_json text;
+    const char *inner = d->arch->text_config;
+    dti_json text = *root;
 
-    if (d->arch->text_config == NULL) return d->arch->read_config(d->self, root, &d->info);
-    DT_TRY(dti_json_object(root, d->arch->text_config, &text));
+    if (inner != NULL) DT_TRY(dti_json_object(root, inner, &text));
+    DT_TRY(dti_facts_say(&d->facts, "model_type", d->arch->model_type));
+    text.facts = &d->facts;
     DT_TRY(d->arch->read_config(d->self, &text, &d->info));
-    return dti_config_outer(root, &d->info);
+    return inner != NULL ? dti_config_outer(root, &d->info) : DT_OK;
 }
 
 static dt_status read_config(dt_runtime *rt, const char *dir, const dti_json *config,
@@ -169,7 +171,7 @@ static dt_status describe(dt_runtime *rt, const char *dir, dt_mesh *mesh, const 
                           dti_described *out)
 {
     dti_json_doc doc = { 0 };
-    char *path = NULL;
+    char *path = NULL, *of;
     dt_status st = DT_OK;
     uint64_t hash;
 
@@ -183,6 +185,8 @@ static dt_status describe(dt_runtime *rt, const char *dir, dt_mesh *mesh, const 
     if (o != NULL && dti_policies_change(o))
         DT_TRY_TO(done, st, change_config(rt, dir, mesh, o, &doc, out));
     out->config_hash = hash;
+    DT_TRY_TO(done, st, dti_arena_strndup(&out->facts.memory, doc.file, strlen(doc.file), &of));
+    out->facts.of = of;
     DT_TRY_TO(done, st, dti_strdup(dir, &out->folder));
     if (o != NULL) {
         DT_CHECK_TO(
@@ -244,8 +248,25 @@ void dti_described_free(dti_described *d)
     dti_free(d->generation_error);
     dti_free(d->other_class);
     dti_free(d->first_unused);
+    dti_facts_free(&d->facts);
     free_notes(&d->notes);
     *d = (dti_described){ 0 };
+}
+
+dt_status dti_say_sizes(dti_described *d)
+{
+    static const char *const keys[] = { "vocab_size",          "hidden_size",
+                                        "num_hidden_layers",   "num_attention_heads",
+                                        "num_key_value_heads", "head_dim" };
+    char number[DTI_NUMBER_BYTES];
+
+    DT_TRY(dti_facts_say(&d->facts, "model_type", d->arch->model_type));
+    for (size_t i = 0; i < DT_COUNT(keys); i++) {
+        const int64_t size = dti_size_of_key(&d->info, keys[i], strlen(keys[i]));
+        (void)snprintf(number, sizeof number, "%lld", (long long)size);
+        DT_TRY(dti_facts_say(&d->facts, keys[i], number));
+    }
+    return dti_facts_say(&d->facts, "tie_word_embeddings", d->info.tied ? "true" : "false");
 }
 
 int64_t dti_size_of_key(const dt_model_info *i, const char *key, size_t n)

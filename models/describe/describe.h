@@ -23,6 +23,7 @@ typedef struct dti_described {
     void *self;           /* the architecture's own struct */
     char *folder;         /* whose configuration it is */
     uint64_t config_hash; /* of all that config.json says */
+    dti_facts facts;      /* what of that was read, and counts; of what a caller made: nothing */
     dt_model_info info;
     bool dtype_known;                         /* config.json names one */
     dti_builder builder;                      /* rows of all layers */
@@ -93,6 +94,9 @@ dt_status dti_own_plan_read(const char *dir, const dti_json *root, dti_described
 /* A size of a model by its key in config.json, n characters ("num_attention_heads"), as the
  * architecture took it where the file leaves it out; -1: no such size. */
 int64_t dti_size_of_key(const dt_model_info *info, const char *key, size_t n);
+
+/* Says the sizes that all architectures have, once they are settled, beside d->facts. */
+dt_status dti_say_sizes(dti_described *d) DT_MUST_USE;
 
 /* Looks up every parameter of `d` in the checkpoint and checks its shape; settles the dtype. Counts
  * what the model uses; outputs may be NULL. */

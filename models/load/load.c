@@ -18,6 +18,7 @@
 #include "models/load/agreement.h"
 #include "models/load/mesh_dims.h"
 #include "models/policies/policies.h"
+#include "parallel_styles/layer_rules.h"
 #include "placements/layout.h"
 #include "weights/read_layers.h"
 
@@ -83,6 +84,9 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     DT_TRY_TO(fail, st, name_blocks(m));
     if (o->sequence_parallel) dti_builder_cut_tokens(&d->builder);
     DT_TRY_TO(fail, st, dti_builder_finish(&d->builder, mesh, o->dim, o->plan, &m->layers));
+    DT_TRY_TO(fail, st, dti_say_sizes(d));
+    *dti_layers_facts(m->layers) = d->facts;
+    d->facts = (dti_facts){ 0 };
     DT_TRY_TO(fail, st, dti_policies_apply(d, o, mesh, m->layers));
     if (o->offload != NULL) DT_TRY_TO(fail, st, dt_layers_offload(m->layers, o->offload));
     if (m->arch->prepare != NULL) DT_TRY_TO(fail, st, m->arch->prepare(m->self, mesh, &m->info));

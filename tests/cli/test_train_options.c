@@ -330,17 +330,35 @@ DT_TEST(cli_train_options, a_pipe_in_a_folder_of_a_run_is_no_file_of_it)
 
 DT_TEST(cli_train_options, another_model_cannot_go_on_with_a_run)
 {
-    char other[DT_TEST_PATH_BYTES];
-    command_result r;
+    char other[DT_TEST_PATH_BYTES], path[TRAIN_PATH_BYTES + 16], says[3 * TRAIN_PATH_BYTES];
+    char from[DT_TEST_PATH_BYTES], *text, *eps;
     train_place p;
 
     train_open(&p);
     COMMAND_ENDS(0, run_with(&p, p.data, p.run));
-    r = COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3", "-m",
-                dt_test_source_path(other, "tests/golden/qwen2/tied"));
-    if (r.code == 0) dt_test_fail(__FILE__, __LINE__, "a run of another model went on");
-    DT_ASSERT(r.code == 1 || r.code == 2);
+    COMMAND_ENDS(2,
+                 COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3", "-m",
+                         dt_test_source_path(other, "tests/golden/qwen2/base")),
+                 "model_type is llama in the checkpoint, qwen2 in ");
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", dt_test_temp_dir(other));
+    DT_ASSERT(
+        symlink(dt_test_source_path(from, "tests/golden/llama/tied/model.safetensors"), path) == 0);
+    text = command_read(dt_test_source_path(from, "tests/golden/llama/tied/config.json"));
+    eps = strstr(text, "1e-06");
+    DT_ASSERT(eps != NULL);
+    eps[4] = '4';
+    dt_test_write_file(other, "config.json", text, strlen(text));
+    (void)snprintf(says, sizeof says,
+                   "%s/step-00000002/training.json: rms_norm_eps is 1e-06 in the checkpoint, "
+                   "0.0001 in %s/config.json: it is of another model",
+                   p.run, other);
+    COMMAND_ENDS(2, COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3", "-m", other),
+                 says);
     DT_ASSERT_EQ_INT(train_lines(p.run), 2);
+    COMMAND_ENDS(0, COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "3"));
+    (void)snprintf(path, sizeof path, "%s/model", p.run); /* what it leaves is the same model */
+    COMMAND_ENDS(0, COMMAND("train", "-q", "--resume", "-o", p.run, "--steps", "4", "-m", path));
+    DT_ASSERT_EQ_INT(train_lines(p.run), 4);
 }
 
 /* What was refused is not remembered: a plain --resume goes on as before. */

@@ -48,6 +48,32 @@ DT_TEST(cli_train_resume, with_other_data_is_refused_by_the_option_that_differs)
     (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "3")); /* nothing that was refused is remembered */
 }
 
+/* Files of tokens need not say what their ids stand for. */
+DT_TEST(cli_train_resume, with_another_tokenizer_is_refused)
+{
+    static const char *const files[][2] = {
+        { "examples/checkpoint/config.json", "config.json" },
+        { "tests/golden/tokenizer/gpt2/tokenizer.json", "tokenizer.json" },
+    };
+    char other[DT_TEST_PATH_BYTES], from[DT_TEST_PATH_BYTES], to[TRAIN_PATH_BYTES], *text;
+    train_place p;
+
+    train_open(&p);
+    (void)dt_test_source_path(p.model, "examples/checkpoint");
+    (void)dt_test_temp_dir(other);
+    (void)snprintf(to, sizeof to, "%s/model.safetensors", other);
+    DT_ASSERT(symlink(dt_test_source_path(from, "examples/checkpoint/model.safetensors"), to) == 0);
+    for (size_t i = 0; i < DT_COUNT(files); i++) {
+        text = command_read(dt_test_source_path(from, "%s", files[i][0]));
+        dt_test_write_file(other, files[i][1], text, strlen(text));
+    }
+    (void)COMMAND_ENDS(0, begin(&p, "1"));
+    (void)COMMAND_ENDS(2, RESUME(&p, "--steps", "2", "-m", other),
+                       "--resume: the tokenizer of --model is another than that of the 4 samples "
+                       "which the run has used (hash \"");
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "2", "-m", other, "--new-data"));
+}
+
 /* The same tokens elsewhere are the same data; meshes, batches, rates and steps are no data. */
 DT_TEST(cli_train_resume, with_the_same_data_goes_on_whatever_else_is_new)
 {

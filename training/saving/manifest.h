@@ -6,6 +6,7 @@
 
 #include <dtensor/training_checkpoints.h>
 
+#include "base/facts.h"
 #include "files/json.h"
 #include "training/saving/snapshot.h"
 
@@ -17,10 +18,9 @@ typedef struct dti_manifest_head {
     bool has_state;            /* of an optimizer */
     int64_t steps, good_steps; /* the optimizer's */
     double loss_scale;
-    const char *mesh; /* of those who saved, for humans: "dp=2,tp=2" */
-    const dt_asked *facts;
-    int n_facts;
-    const char *json; /* the caller's object */
+    const char *mesh;       /* of those who saved, for humans: "dp=2,tp=2" */
+    dti_facts facts, model; /* the caller's, and what of config.json makes the model another */
+    const char *json;       /* the caller's object */
 } dti_manifest_head;
 
 /* Writes DIR/training.json and brings it to the disk. Errors: DT_ERR_IO, DT_ERR_MEMORY. */
@@ -33,7 +33,6 @@ typedef struct dti_manifest {
     dti_json_doc doc;
     dti_manifest_head head;
     dti_snapshot snapshot;
-    dt_asked *facts;
     char *json;
 } dti_manifest;
 

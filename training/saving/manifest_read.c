@@ -25,19 +25,15 @@ static dt_status parse_seed(const dti_json *root, uint64_t *out)
     return DT_OK;
 }
 
-static dt_status parse_facts(const dti_json *root, dti_manifest *m)
+static dt_status parse_facts(const dti_json *object, dti_facts *facts)
 {
-    const char *key = NULL;
-    dti_json facts, value;
+    const char *key = NULL, *text;
+    dti_json value;
 
-    DT_TRY(dti_json_object(root, "facts", &facts));
-    DT_TRY(dti_alloc_array(dti_json_count(&facts) + 1, sizeof *m->facts, (void **)&m->facts));
-    while (dti_json_next(&facts, &key, &value)) {
-        dt_asked *fact = &m->facts[m->head.n_facts++];
-        fact->what = key;
-        DT_TRY(dti_json_as_string(&value, &fact->value));
+    while (dti_json_next(object, &key, &value)) {
+        DT_TRY(dti_json_as_string(&value, &text));
+        DT_TRY(dti_facts_say(facts, key, text));
     }
-    m->head.facts = m->facts;
     return DT_OK;
 }
 
@@ -45,7 +41,7 @@ static dt_status parse_head(const dti_json *root, dti_manifest *m)
 {
     dti_manifest_head *h = &m->head;
     const char *format, *checksum;
-    dti_json state, caller;
+    dti_json state, facts, model, caller;
     int64_t version;
 
     DT_TRY(dti_json_string(root, "format", &format));
@@ -70,7 +66,10 @@ static dt_status parse_head(const dti_json *root, dti_manifest *m)
         DT_TRY(dti_json_int(&state, "good_steps", 0, INT64_MAX, &h->good_steps));
         DT_TRY(dti_json_number(&state, "loss_scale", 0, 1e300, &h->loss_scale));
     }
-    DT_TRY(parse_facts(root, m));
+    DT_TRY(dti_json_object(root, "facts", &facts));
+    DT_TRY(parse_facts(&facts, &h->facts));
+    DT_TRY(dti_json_object_or_none(root, "model", &model)); /* once there was none */
+    if (dti_json_is_set(&model)) DT_TRY(parse_facts(&model, &h->model));
     DT_TRY(dti_json_object(root, "caller", &caller));
     DT_TRY(dti_json_text(&caller, &m->json));
     h->json = m->json;
@@ -238,7 +237,8 @@ void dti_manifest_free(dti_manifest *m)
 {
     dti_snapshot_free(&m->snapshot);
     dti_json_free(&m->doc);
-    dti_free(m->facts);
+    dti_facts_free(&m->head.facts);
+    dti_facts_free(&m->head.model);
     dti_free(m->json);
     dti_free(m->path);
     *m = (dti_manifest){ .snapshot = DTI_SNAPSHOT_INIT };

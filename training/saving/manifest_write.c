@@ -20,6 +20,18 @@ dt_status dti_manifest_check_json(const char *json)
     return DT_OK;
 }
 
+static void put_facts(dti_writer *w, const char *name, const dti_facts *facts)
+{
+    dti_put(w, ",\n  \"%s\": {", name);
+    for (int i = 0; i < facts->n; i++) {
+        dti_put(w, i > 0 ? ",\n    " : "\n    ");
+        dti_put_json(w, facts->list[i].what);
+        dti_put(w, ": ");
+        dti_put_json(w, facts->list[i].value);
+    }
+    dti_put(w, "%s}", facts->n > 0 ? "\n  " : "");
+}
+
 static void put_head(dti_writer *w, const dti_manifest_head *h)
 {
     char number[DTI_NUMBER_BYTES];
@@ -35,14 +47,9 @@ static void put_head(dti_writer *w, const dti_manifest_head *h)
         dti_put(
             w, ",\n  \"optimizer\": { \"steps\": %lld, \"loss_scale\": %s, \"good_steps\": %lld }",
             (long long)h->steps, dti_number_text(h->loss_scale, number), (long long)h->good_steps);
-    dti_put(w, ",\n  \"facts\": {");
-    for (int i = 0; i < h->n_facts; i++) {
-        dti_put(w, i > 0 ? ",\n    " : "\n    ");
-        dti_put_json(w, h->facts[i].what);
-        dti_put(w, ": ");
-        dti_put_json(w, h->facts[i].value != NULL ? h->facts[i].value : "");
-    }
-    dti_put(w, "%s},\n  \"caller\": %s", h->n_facts > 0 ? "\n  " : "", h->json);
+    put_facts(w, "facts", &h->facts);
+    put_facts(w, "model", &h->model);
+    dti_put(w, ",\n  \"caller\": %s", h->json);
 }
 
 static void put_numbers(dti_writer *w, const int64_t *numbers, int n)

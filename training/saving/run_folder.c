@@ -12,6 +12,7 @@
 #include "files/checkpoint.h"
 #include "files/input.h"
 #include "mesh/runtime.h"
+#include "parallel_styles/layer_rules.h"
 #include "training/optimizer.h"
 
 enum { LOOK_NS = 20 * 1000 * 1000 };
@@ -58,18 +59,10 @@ static dt_status share_latest(dt_run_folder *run)
 
 static dt_status keep_facts(dt_run_folder *run, const dt_run_folder_options *o)
 {
-    const size_t n = (size_t)o->n_facts;
-
-    run->n_facts = o->n_facts;
-    DT_TRY(dti_arena_alloc(&run->memory, (n + 1) * sizeof *run->facts, (void **)&run->facts));
-    for (size_t i = 0; i < n; i++) {
+    for (int i = 0; i < o->n_facts; i++) {
         const char *what = o->facts[i].what, *value = o->facts[i].value;
-        DT_CHECK(what != NULL, DT_ERR_ARG, "facts[%zu].what is NULL", i);
-        if (value == NULL) value = "";
-        DT_TRY(dti_arena_strndup(&run->memory, what, strlen(what),
-                                 (char **)(uintptr_t)&run->facts[i].what));
-        DT_TRY(dti_arena_strndup(&run->memory, value, strlen(value),
-                                 (char **)(uintptr_t)&run->facts[i].value));
+        DT_CHECK(what != NULL, DT_ERR_ARG, "facts[%d].what is NULL", i);
+        DT_TRY(dti_facts_say(&run->facts, what, value != NULL ? value : ""));
     }
     return DT_OK;
 }
@@ -102,7 +95,8 @@ static void free_run(dt_run_folder *run)
     dti_rank_files_free(&run->files);
     dti_snapshot_free(&run->snapshot);
     dti_manifest_free(&run->loaded);
-    dti_arena_free(&run->memory);
+    dti_facts_free(&run->facts);
+    dti_facts_free(&run->head.model);
     dti_free(run->json);
     dti_free(run->step_dir);
     dti_free(run->dir);
@@ -187,7 +181,6 @@ static dt_status prepare(dt_run_folder *run, dt_layers *layers, dt_optimizer *op
         .has_state = optimizer != NULL,
         .mesh = run->mesh_text,
         .facts = run->facts,
-        .n_facts = run->n_facts,
     };
     DT_CHECK(dt_mesh_equal(dt_layers_mesh(layers), run->mesh), DT_ERR_ARG,
              "the layers lie on another mesh than the run's folder was opened on");
@@ -199,6 +192,7 @@ static dt_status prepare(dt_run_folder *run, dt_layers *layers, dt_optimizer *op
     }
     DT_TRY(dti_strdup(json != NULL ? json : "{}", &run->json));
     run->head.json = run->json;
+    DT_TRY(dti_facts_copy(dti_layers_facts(layers), &run->head.model)); /* may end before */
     DT_TRY(dti_run_list(&run->snapshot, layers, optimizer, false));
     DT_TRY(dti_snapshot_divide(&run->snapshot, run->mesh));
     DT_TRY(dti_run_disk_step(run->dir, progress->step, false, &run->step_dir));
@@ -212,6 +206,7 @@ static void forget(dt_run_folder *run)
 {
     dti_rank_files_clear(&run->files);
     dti_snapshot_free(&run->snapshot);
+    dti_facts_free(&run->head.model);
     dti_free(run->json);
     dti_free(run->step_dir);
     run->json = run->step_dir = NULL;

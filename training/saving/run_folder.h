@@ -27,9 +27,7 @@ struct dt_run_folder {
     bool direct;
     char *dir;
     char mesh_text[256];
-    dti_arena memory; /* of the facts */
-    dt_asked *facts;
-    int n_facts;
+    dti_facts facts;
     int64_t latest;
     dti_run_disk disk; /* the first rank's */
 

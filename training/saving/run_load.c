@@ -17,6 +17,7 @@
 #include "files/open_files.h"
 #include "files/safetensors.h"
 #include "mesh/runtime.h"
+#include "parallel_styles/layer_rules.h"
 #include "placements/layout.h"
 #include "training/optimizer.h"
 #include "training/saving/run_folder.h"
@@ -44,16 +45,45 @@ static dt_status check_facts(const loading *l)
     const dti_manifest_head *h = &l->from->head;
     char theirs[DTI_SHOWN_BYTES], ours[DTI_SHOWN_BYTES];
 
-    for (int i = 0; i < run->n_facts; i++)
-        for (int k = 0; k < h->n_facts; k++)
-            DT_CHECK(strcmp(run->facts[i].what, h->facts[k].what) != 0 ||
-                         strcmp(run->facts[i].value, h->facts[k].value) == 0,
-                     DT_ERR_ARG,
-                     "%s: %.60s is \"%s\" in the checkpoint, \"%s\" here: it is of "
-                     "another run",
-                     l->from->doc.file, h->facts[k].what,
-                     dti_printable(h->facts[k].value, theirs, sizeof theirs),
-                     dti_printable(run->facts[i].value, ours, sizeof ours));
+    for (int i = 0; i < run->facts.n; i++) {
+        const dti_fact *here = &run->facts.list[i];
+        const char *was = dti_facts_find(&h->facts, here->what);
+        DT_CHECK(was == NULL || strcmp(was, here->value) == 0, DT_ERR_ARG,
+                 "%s: %.60s is \"%s\" in the checkpoint, \"%s\" here: it is of another run",
+                 l->from->doc.file, here->what, dti_printable(was, theirs, sizeof theirs),
+                 dti_printable(here->value, ours, sizeof ours));
+    }
+    return DT_OK;
+}
+
+/* NULL: nothing is said of it. */
+static dt_status check_of_model(const loading *l, const char *what, const char *was, const char *is)
+{
+    const char *where = dti_layers_facts(l->layers)->of;
+    char theirs[DTI_SHOWN_BYTES], ours[DTI_SHOWN_BYTES], place[DTI_INPUT_LABEL_BYTES];
+
+    DT_CHECK(was != NULL && is != NULL && strcmp(was, is) == 0, DT_ERR_ARG,
+             "%s: %.120s is %s in the checkpoint, %s in %s: it is of another model",
+             l->from->doc.file, what,
+             was != NULL ? dti_printable(was, theirs, sizeof theirs) : "not said",
+             is != NULL ? dti_printable(is, ours, sizeof ours) : "not said",
+             where != NULL ? dti_printable(where, place, sizeof place) : "the model");
+    return DT_OK;
+}
+
+/* What tensors do not tell: who has other numbers there computes something else with them. Older
+ * checkpoints do not say, nor do layers that are no model's. */
+static dt_status check_model(const loading *l)
+{
+    const dti_facts *was = &l->from->head.model, *is = dti_layers_facts(l->layers);
+
+    if (was->n == 0 || is->n == 0) return DT_OK;
+    for (int i = 0; i < is->n; i++)
+        DT_TRY(check_of_model(l, is->list[i].what, dti_facts_find(was, is->list[i].what),
+                              is->list[i].value));
+    for (int i = 0; i < was->n; i++)
+        DT_TRY(check_of_model(l, was->list[i].what, was->list[i].value,
+                              dti_facts_find(is, was->list[i].what)));
     return DT_OK;
 }
 
@@ -382,6 +412,7 @@ static dt_status look(loading *l, int64_t step, dt_optimizer *optimizer)
     l->from = &l->run->loaded;
     DT_TRY(check_facts(l));
     if (l->layers == NULL) return DT_OK;
+    DT_TRY(check_model(l));
     if (optimizer != NULL) DT_TRY(dti_state_take_back(optimizer));
     DT_TRY(dti_run_list(&l->want, l->layers, optimizer, true));
     DT_TRY(match(l, optimizer != NULL));
