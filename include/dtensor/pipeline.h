@@ -11,15 +11,15 @@
  *   W  the rest, the gradients of its parameters, at any time after I
  *
  * A schedule is such rows, made by name or read from a file. There is none that cannot run: what
- * dt_pipeline_check() refuses is neither made nor read. It holds no time; what a step takes is
- * simulated for given ones. docs/pipelines.md compares the schedules and has the file's grammar.
+ * dt_pipeline_check() refuses is neither made nor read. It holds no time: what a step takes is
+ * simulated, with given times. docs/pipelines.md compares the schedules and has the file's grammar.
  *
  * Nothing here is collective or needs a runtime. A schedule does not change: threads may share it.
  * Errors are the same wherever the same schedule is asked for. */
 #ifndef DT_PIPELINE_H
 #define DT_PIPELINE_H
 
-#include <dtensor/base.h>
+#include <dtensor/inspect.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -163,6 +163,84 @@ typedef struct dt_pipeline_limits {
  */
 DT_API DT_MUST_USE dt_status dt_pipeline_check(const dt_pipeline_schedule *s,
                                                const dt_pipeline_limits *limits);
+
+/* --- what it takes ---------------------------------------------------------------------------- */
+
+/* What actions take and hold, in any unit of time and in bytes. Arrays may be NULL: 1 for each F, I
+ * and W, no bytes. B takes I and W together. */
+typedef struct dt_pipeline_costs {
+    size_t size;               /* sizeof(dt_pipeline_costs) */
+    int n;                     /* entries of each array: one for each stage (0), or 1 for all */
+    const double *f, *i, *w;   /* time of an action */
+    double message;            /* time that a message from one rank to another takes */
+    double together;           /* of two that run together, as a share of one after the other */
+    const int64_t *live_bytes; /* as in dt_pipeline_limits */
+    const int64_t *postponed_bytes;
+} dt_pipeline_costs;
+
+#define DT_PIPELINE_COSTS_INIT                                               \
+    {                                                                        \
+        sizeof(dt_pipeline_costs), 0, NULL, NULL, NULL, 0.0, 1.0, NULL, NULL \
+    }
+
+typedef struct dt_pipeline_total {
+    double makespan; /* from the first begin of any rank to the last end */
+    double ideal;    /* what the busiest rank computes */
+    double bubble;   /* makespan - ideal */
+} dt_pipeline_total;
+
+typedef struct dt_pipeline_rank {
+    double begin, end;   /* of its first action and its last */
+    double busy, idle;   /* of the makespan */
+    int live, postponed; /* the most microbatches and W's at a time, as in dt_pipeline_limits */
+    int64_t bytes;       /* the most that both come to */
+} dt_pipeline_rank;
+
+typedef struct dt_pipeline_span {
+    double begin, end;
+} dt_pipeline_span;
+
+typedef struct dt_pipeline_timing dt_pipeline_timing;
+
+/**
+ * Runs a schedule without work: every rank begins its next action as soon as it is through with the
+ * one before and what it needs has come. A message begins when the action that makes it ends, and
+ * takes no time of a rank; several travel at a time.
+ *
+ *   costs  NULL: DT_PIPELINE_COSTS_INIT
+ *
+ * Not collective. Time and memory grow with the number of actions alone.
+ * Ownership   *out is released with dt_pipeline_timing_release(); it keeps the schedule.
+ * Errors      DT_ERR_ARG     NULL, a time that is negative or no number
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_pipeline_simulate(dt_pipeline_schedule *s,
+                                                  const dt_pipeline_costs *costs,
+                                                  dt_pipeline_timing **out);
+DT_API void dt_pipeline_timing_release(dt_pipeline_timing **timing); /* accepts NULL */
+
+/** What a simulation has found: of all ranks; of one (borrowed; NULL of a rank that is none); of
+ * action i of a rank's row (zeros where there is none). Not collective. Errors: none. */
+DT_API dt_pipeline_total dt_pipeline_timing_total(const dt_pipeline_timing *t);
+DT_API const dt_pipeline_rank *dt_pipeline_timing_rank(const dt_pipeline_timing *t, int rank);
+DT_API dt_pipeline_span dt_pipeline_timing_span(const dt_pipeline_timing *t, int rank, int i);
+
+/**
+ * Draws a simulation, a line for each rank with time to the right:
+ *
+ *   1f1b: 2 ranks, 2 stages, 3 microbatches; 12, of which 3 bubble (25 %)
+ *   rank 0  F0 F1          B0--- F2 B1---    B2---  idle 3, live 2
+ *   rank 1     F0 B0--- F1 B1--- F2 B2---           idle 3, live 1
+ *
+ * Actions lose their stage where there is one for each rank, or no room: stages of a rank but its
+ * first then have small letters; then their microbatch. SVG has the whole of each as a tooltip.
+ * Returns the length as snprintf() does.
+ *
+ * Not collective.
+ * Errors      none; text that has no room is cut
+ */
+DT_API int dt_pipeline_timing_draw(const dt_pipeline_timing *t, dt_drawing form, char *text,
+                                   size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -42,9 +42,8 @@ typedef struct dti_held {
     int64_t bytes;
 } dti_held;
 
-/* After an action; of two that are overlapped the F comes first. Arrays may be NULL. */
-void dti_hold(dti_held *held, const dt_action *a, const int64_t *live_bytes,
-              const int64_t *postponed_bytes);
+/* After an action of a stage with so many bytes; of two that are overlapped the F comes first. */
+void dti_hold(dti_held *held, dt_action_kind kind, int64_t live, int64_t postponed);
 
 /* --- letters ---------------------------------------------------------------------------------- */
 

@@ -150,14 +150,15 @@ static dt_status fail_circle(const dt_pipeline_schedule *s, const int *at)
 
 static dt_status check_order(const dt_pipeline_schedule *s)
 {
-    dti_action_span *spans = NULL;
+    const dt_pipeline_costs any = DT_PIPELINE_COSTS_INIT;
+    dt_pipeline_span *spans = NULL;
     dt_status st;
     int *at = NULL;
     bool all = true;
 
     DT_TRY(dti_alloc_array((size_t)s->n, sizeof *spans, (void **)&spans));
     DT_TRY_TO(done, st, dti_alloc_array((size_t)s->n_ranks, sizeof *at, (void **)&at));
-    DT_TRY_TO(done, st, dti_pipeline_walk(s, NULL, spans, at, &all));
+    DT_TRY_TO(done, st, dti_pipeline_walk(s, &any, spans, at, &all));
     if (!all) st = fail_circle(s, at);
 done:
     dti_free(at);
@@ -167,13 +168,9 @@ done:
 
 /* --- what it holds ---------------------------------------------------------------------------- */
 
-void dti_hold(dti_held *h, const dt_action *a, const int64_t *live_bytes,
-              const int64_t *postponed_bytes)
+void dti_hold(dti_held *h, dt_action_kind kind, int64_t live, int64_t postponed)
 {
-    const int64_t live = live_bytes != NULL ? live_bytes[a->stage] : 0;
-    const int64_t postponed = postponed_bytes != NULL ? postponed_bytes[a->stage] : 0;
-
-    switch (a->kind) {
+    switch (kind) {
     case DT_ACTION_F:
         h->live++;
         h->bytes += live;
@@ -221,8 +218,10 @@ static dt_status check_limits(const dt_pipeline_schedule *s, const dt_pipeline_l
     for (int rank = 0; rank < s->n_ranks; rank++) {
         dti_held h = { 0, 0, 0 };
         for (int i = s->begin[rank]; i < s->begin[rank + 1]; i++) {
+            const dt_action *a = &s->actions[i];
             dt_status st;
-            dti_hold(&h, &s->actions[i], o.live_bytes, o.postponed_bytes);
+            dti_hold(&h, a->kind, o.live_bytes != NULL ? o.live_bytes[a->stage] : 0,
+                     o.postponed_bytes != NULL ? o.postponed_bytes[a->stage] : 0);
             st = check_held(&h, &o, rank);
             if (st != DT_OK) return in_cell(s, rank, i, st);
         }

@@ -7,8 +7,8 @@
 
 typedef struct walk {
     const dt_pipeline_schedule *s;
-    const dti_walk_times *times;
-    dti_action_span *spans;
+    const dt_pipeline_costs *costs;
+    dt_pipeline_span *spans;
     double *made[2]; /* [n_stages, n_microbatches] when outputs and gradients of inputs were; -1 */
     double *clock;   /* [n_ranks] */
     int *at;         /* [n_ranks] */
@@ -37,19 +37,25 @@ static double arrival(const walk *w, const dt_action *a)
     const double made = from >= 0 ? *made_by(w, a, from) : 0.0;
     const bool travels = from >= 0 && w->s->rank_of[from] != w->s->rank_of[a->stage];
 
-    return made >= 0.0 && travels && w->times != NULL ? made + w->times->message : made;
+    return made >= 0.0 && travels ? made + w->costs->message : made;
 }
 
-static double duration(const walk *w, const dt_action *a)
+double dti_action_time(const dt_pipeline_costs *c, const dt_action *a)
 {
-    const dti_walk_times *t = w->times;
-    const int s = a->stage;
+    const int at = c->n == 1 ? 0 : a->stage;
+    const double i = c->i != NULL ? c->i[at] : 1.0, w = c->w != NULL ? c->w[at] : 1.0;
 
-    if (t == NULL) return a->kind == DT_ACTION_B ? 2.0 : 1.0;
-    return a->kind == DT_ACTION_F   ? t->f[s]
-           : a->kind == DT_ACTION_I ? t->i[s]
-           : a->kind == DT_ACTION_W ? t->w[s]
-                                    : t->i[s] + t->w[s];
+    switch (a->kind) {
+    case DT_ACTION_F:
+        return c->f != NULL ? c->f[at] : 1.0;
+    case DT_ACTION_B:
+        return i + w;
+    case DT_ACTION_I:
+        return i;
+    case DT_ACTION_W:
+        break;
+    }
+    return w;
 }
 
 static void wake(walk *w, int rank)
@@ -82,23 +88,23 @@ static bool step(walk *w, int rank)
         const double here = arrival(w, &a[k]);
         if (here < 0.0) return false;
         if (here > begin) begin = here;
-        took += duration(w, &a[k]);
+        took += dti_action_time(w->costs, &a[k]);
     }
-    end = begin + (n == 2 && w->times != NULL ? took * w->times->together : took);
+    end = begin + (n == 2 ? took * w->costs->together : took);
     w->at[rank] += n;
     w->clock[rank] = end;
     for (int k = 0; k < n; k++) {
-        w->spans[first + k] = (dti_action_span){ begin, end };
+        w->spans[first + k] = (dt_pipeline_span){ begin, end };
         hand_on(w, &a[k], end);
     }
     return true;
 }
 
-dt_status dti_pipeline_walk(const dt_pipeline_schedule *s, const dti_walk_times *times,
-                            dti_action_span *spans, int *at, bool *all)
+dt_status dti_pipeline_walk(const dt_pipeline_schedule *s, const dt_pipeline_costs *costs,
+                            dt_pipeline_span *spans, int *at, bool *all)
 {
     const size_t made = (size_t)s->n_stages * (size_t)s->n_microbatches;
-    walk w = { .s = s, .times = times, .spans = spans, .at = at };
+    walk w = { .s = s, .costs = costs, .spans = spans, .at = at };
     dti_arena arena = DTI_ARENA_INIT;
     dt_status st;
 

@@ -6,22 +6,14 @@
 
 #include "training/pipeline/rows.h"
 
-/* What an action takes: NULL: F, I and W one each, messages nothing. */
-typedef struct dti_walk_times {
-    const double *f, *i, *w; /* [n_stages] */
-    double message;          /* from one rank to another */
-    double together;         /* of two that are overlapped: as a share of their sum */
-} dti_walk_times;
+/* Begins and ends of all actions, as those of the rows. Where ranks wait for ever they stop: *all
+ * is false, and at[rank] the action of the row (from 0) that does not begin. Rows obey all else
+ * that dt_pipeline_check() asks for, costs are whole. */
+dt_status dti_pipeline_walk(const dt_pipeline_schedule *s, const dt_pipeline_costs *costs,
+                            dt_pipeline_span *spans, int *at, bool *all) DT_MUST_USE;
 
-typedef struct dti_action_span {
-    double begin, end;
-} dti_action_span;
-
-/* Spans of all actions, as those of the rows; where ranks wait for ever they stop: *all is false,
- * and at[rank] the action of the row (from 0) that does not begin. Rows obey all else that
- * dt_pipeline_check() asks for. */
-dt_status dti_pipeline_walk(const dt_pipeline_schedule *s, const dti_walk_times *times,
-                            dti_action_span *spans, int *at, bool *all) DT_MUST_USE;
+/* What an action takes by itself. */
+double dti_action_time(const dt_pipeline_costs *costs, const dt_action *a);
 
 /* Whose action the one needs that is made elsewhere: F of the stage before, B or I of the stage
  * behind. -1: none. */
