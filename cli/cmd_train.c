@@ -84,6 +84,8 @@ static dt_status keep_plan(const cli_session *s, const cli_args *args, json_t *o
 /* Looks at everything that can be wrong before anything is made; `args`: as they were said. */
 static dt_status check(cli_run_of *run, cli_session *s, cli_training *plan, const cli_args *args)
 {
+    dt_status st;
+
     DT_TRY(cli_check_saved(s));
     DT_TRY(cli_check_trained(plan->args));
     DT_TRY(cli_training_settle(s, plan));
@@ -93,6 +95,9 @@ static dt_status check(cli_run_of *run, cli_session *s, cli_training *plan, cons
     DT_TRY(cli_run_check(args->output, args->training.resume));
     if (!args->training.resume) DT_TRY(cli_check_output("--output", args->output, plan->args));
     DT_TRY(check_outputs(plan->args));
+    st = dt_save_check(plan->args->folder, NULL, s->dtype); /* what each export takes with it */
+    if (st != DT_OK) dti_error_prefix("--model");
+    DT_TRY(st);
     DT_TRY(cli_check_offload("--offload", args->training.offload));
     DT_TRY(cli_check_offload("--offload-parameters", args->offload));
     DT_TRY(check_space(s, plan));

@@ -118,7 +118,7 @@ static dt_status check_outputs(const cli_args *a)
         DT_CHECK(snprintf(path, sizeof path, "%.*s%s", (int)n, a->output, endings[i]) <
                      CLI_PATH_BYTES,
                  DT_ERR_ARG, "--output: more than %d bytes", CLI_PATH_BYTES - 1);
-        DT_TRY(cli_check_output("--output", path, a));
+        DT_TRY(cli_check_place("--output", path, a));
     }
     return DT_OK;
 }
@@ -146,6 +146,13 @@ static dt_status check(const cli_args *a, dt_tokenize_options *o)
     return DT_OK;
 }
 
+/* Of an error: it names the file of tokens or what lies beside it. That it could be made was looked
+ * at before: a disk that is full, or broke. */
+static bool is_of_output(const cli_args *a)
+{
+    return strncmp(dt_last_error()->message, a->output, strlen(a->output) - 4) == 0;
+}
+
 dt_status cli_make_tokens(const cli_args *a, const cli_console *console)
 {
     dt_tokenize_options o = DT_TOKENIZE_OPTIONS_INIT;
@@ -171,6 +178,7 @@ dt_status cli_make_tokens(const cli_args *a, const cli_console *console)
         (void)signal(cli_interrupted(), SIG_DFL);
         (void)raise(cli_interrupted());
     }
+    if (st == DT_ERR_IO && is_of_output(a)) *console->failed_output = true;
     if (st == DT_OK) st = print(a, console, &told);
 done:
     dt_chat_release(&chat);

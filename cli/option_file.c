@@ -139,12 +139,26 @@ static bool is_of_command_line(const char *name)
     return strcmp(name, "options") == 0 || strcmp(name, "help") == 0;
 }
 
+/* One option in both spellings, "log-every" and "log_every": neither counts before the other. */
+static dt_status check_spelling(json_t *all, const char *key)
+{
+    char name[MAX_KEY];
+
+    DT_CHECK(strlen(key) < sizeof name, DT_ERR_FORMAT, "is no option");
+    (void)snprintf(name, sizeof name, "%s", key);
+    for (char *c = name; *c != '\0'; c++) *c = *c == '_' ? '-' : *c;
+    DT_CHECK(strcmp(name, key) == 0 || json_object_get(all, name) == NULL, DT_ERR_FORMAT,
+             "is \"%s\", which stands here too", name);
+    return DT_OK;
+}
+
 static dt_status read_member(const cli_command *command, const char *key, json_t *v, bool of_run,
                              cli_args *args)
 {
     char name[MAX_KEY];
     const cli_option *o;
 
+    DT_CHECK(key[0] != '-', DT_ERR_FORMAT, "an option stands here without its dashes");
     (void)snprintf(name, sizeof name, "%s", key);
     for (char *c = name; *c != '\0'; c++) *c = *c == '_' ? '-' : *c;
     o = cli_option_find(command, name, strlen(name));
@@ -181,7 +195,8 @@ static dt_status read_object(const cli_command *command, json_t *all, bool of_ru
     json_object_foreach(all, key, v)
     {
         const bool plan = of_run && strcmp(key, CLI_PLAN_CONTENT) == 0;
-        const dt_status st = plan ? DT_OK : read_member(command, key, v, of_run, args);
+        dt_status st = check_spelling(all, key);
+        if (st == DT_OK && !plan) st = read_member(command, key, v, of_run, args);
         if (st == DT_ERR_FORMAT) dti_error_prefix("\"%s\"", key);
         DT_TRY(st);
     }

@@ -21,8 +21,11 @@
 
 dt_status cli_run_path(const char *run, const char *name, char path[CLI_PATH_BYTES])
 {
-    DT_CHECK(snprintf(path, CLI_PATH_BYTES, "%s/%s", run, name) < CLI_PATH_BYTES, DT_ERR_ARG,
-             "--output: its path has more than %d bytes", CLI_PATH_BYTES - 1);
+    const size_t n = strlen(run);
+    const char *between = n > 0 && run[n - 1] == '/' ? "" : "/";
+
+    DT_CHECK(snprintf(path, CLI_PATH_BYTES, "%s%s%s", run, between, name) < CLI_PATH_BYTES,
+             DT_ERR_ARG, "--output: its path has more than %d bytes", CLI_PATH_BYTES - 1);
     return DT_OK;
 }
 

@@ -25,24 +25,36 @@ bool cli_has_plan_file(const char *plan)
     return plan != NULL && strcmp(plan, "auto") != 0 && strcmp(plan, "built-in") != 0;
 }
 
-dt_status cli_check_dims(const char *mesh, const dt_load_options *load)
+/* The dims that items of an option begin with, between `apart`; one without `end` names none. */
+static dt_status check_named(const char *option, const char *at, const char *apart, const char *end,
+                             const char *mesh)
 {
-    const char *at = load->fully_shard;
-    dt_status st = dt_load_check_mesh(mesh, load, NULL);
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
     int sizes[DT_MAX_DIMS], n_dims, n_ranks;
+    bool named[DT_MAX_DIMS] = { false };
+
+    DT_TRY(dt_mesh_parse(mesh, &n_dims, names, sizes, &n_ranks));
+    for (size_t n, item; at != NULL && *at != '\0'; at += item + (at[item] != '\0')) {
+        int m = 0;
+        item = strcspn(at, apart);
+        n = end != NULL ? strcspn(at, end) : item;
+        if (end != NULL && n >= item) continue;
+        while (m < n_dims && (strlen(names[m]) != n || memcmp(names[m], at, n) != 0)) m++;
+        DT_CHECK(m < n_dims, DT_ERR_ARG, "%s: --mesh %s has no dim \"%.*s\"", option, mesh, (int)n,
+                 at);
+        DT_CHECK(!named[m], DT_ERR_ARG, "%s: \"%s\" is named twice", option, names[m]);
+        named[m] = true;
+    }
+    return DT_OK;
+}
+
+dt_status cli_check_dims(const char *mesh, const dt_load_options *load)
+{
+    const dt_status st = dt_load_check_mesh(mesh, load, NULL);
 
     if (st != DT_OK) dti_error_prefix("--mesh");
     DT_TRY(st);
-    DT_TRY(dt_mesh_parse(mesh, &n_dims, names, sizes, &n_ranks));
-    for (; at != NULL && *at != '\0'; at += strcspn(at, ","), at += *at == ',') {
-        const size_t n = strcspn(at, ",");
-        int m = 0;
-        while (m < n_dims && (strlen(names[m]) != n || memcmp(names[m], at, n) != 0)) m++;
-        DT_CHECK(m < n_dims, DT_ERR_ARG, "--fully-shard: --mesh %s has no dim \"%.*s\"", mesh,
-                 (int)n, at);
-    }
-    return DT_OK;
+    return check_named("--fully-shard", load->fully_shard, ",", NULL, mesh);
 }
 
 int64_t cli_batch_ranks(const cli_session *s)
@@ -334,6 +346,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
     DT_TRY(cli_read_plan(args, &out->plan, &out->load));
     DT_TRY(cli_load_zero(args, out->mesh, &out->load));
     DT_TRY(cli_check_dims(out->mesh, &out->load));
+    DT_TRY(check_named("--link", args->link, ";", "=", out->mesh));
     DT_TRY(cli_check_model(args));
     out->progress.console = console;
     out->load.progress = cli_progress_show;

@@ -123,9 +123,10 @@ done:
 /* Of an error: it names a file of the run's folder, and is no fault of what was given. */
 static bool is_of_run(const cli_run_of *run)
 {
-    const size_t n = strlen(run->folder);
     const char *said = dt_last_error()->message;
+    size_t n = strlen(run->folder);
 
+    while (n > 1 && run->folder[n - 1] == '/') n--;
     return strncmp(said, run->folder, n) == 0 && said[n] == '/';
 }
 
@@ -258,7 +259,7 @@ void cli_train_data_undo(const cli_run_of *run)
 {
     char options[CLI_PATH_BYTES];
 
-    if (cli_run_is_busy(run->folder) ||
+    if (run->folder == NULL || cli_run_is_busy(run->folder) ||
         (!run->plan->args->training.resume &&
          (cli_run_path(run->folder, CLI_RUN_OPTIONS, options) != DT_OK ||
           access(options, F_OK) == 0)))

@@ -215,7 +215,8 @@ static dt_status has_diverged(cli_trainer *t, int *diverged)
     return DT_OK;
 }
 
-/* The parameters as a Hugging Face folder, which RUN/model leads to. */
+/* The parameters as a Hugging Face folder, which RUN/model leads to. The step's save comes first:
+ * it knows whether the folder is still there that was opened. */
 static dt_status export_model(cli_trainer *t)
 {
     dt_save_options how = DT_SAVE_OPTIONS_INIT;
@@ -225,6 +226,7 @@ static dt_status export_model(cli_trainer *t)
 
     DT_TRY(has_diverged(t, &diverged));
     if (diverged) return DT_OK;
+    DT_TRY(dt_run_folder_wait(t->folder));
     how.finite = true;
     (void)snprintf(name, sizeof name, CLI_RUN_MODEL "-%08" PRId64, t->at.step);
     DT_TRY(cli_run_path(t->run->folder, name, path));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/wishes.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,8 +49,9 @@ static dt_status parse_id(const char *what, const char **text, int32_t *out)
 
     errno = 0;
     id = strtoll(*text, &end, 10);
-    DT_CHECK(end != *text && errno == 0 && id >= 0 && id <= INT32_MAX, DT_ERR_ARG,
-             "%s: \"%s\" is not a list of token ids; write %s", what, *text,
+    DT_CHECK(isdigit((unsigned char)(*text)[strspn(*text, " ")]) && errno == 0 && id >= 0 &&
+                 id <= INT32_MAX,
+             DT_ERR_ARG, "%s: \"%s\" is not a list of token ids; write %s", what, *text,
              strcmp(what, BAD_WORDS) == 0 ? "5,6;7 for the words 5,6 and 7" : "1,2,3");
     *out = (int32_t)id;
     *text = end;

@@ -210,6 +210,7 @@ DT_API DT_MUST_USE dt_status dt_model_save(dt_model *model, const char *dir,
  * take the place of another model's files.
  *
  *   from   the folder that the model will be loaded from; NULL: only `dir` is looked at
+ *   dir    NULL: only `from` is
  *   dtype  that will be saved
  *
  * Not collective.

@@ -31,6 +31,7 @@ static dt_status read_group(const char *digits, size_t n, wish *w)
                  (group & (group - 1)) == 0,
              DT_ERR_ARG, "weights: group=%.*s: a power of two from %d to %d is needed",
              (int)(n < 20 ? n : 20), digits, (int)LEAST_GROUP, (int)MOST_GROUP);
+    DT_CHECK(w->packing.group == 0, DT_ERR_ARG, "weights: group=N is said twice");
     w->packing.group = group;
     return DT_OK;
 }
@@ -64,8 +65,8 @@ static dt_status read_wish(const char *how, wish *w)
 {
     const char *at = how;
 
-    w->packing.group = 128;
     for (size_t n; (n = dti_next_word(&at)) > 0; at += n) DT_TRY(read_word(at, n, w));
+    if (w->packing.group == 0) w->packing.group = 128;
     DT_CHECK(w->packing.bits != 0, DT_ERR_ARG, "weights: \"%.80s\" does not say int8 or int4", how);
     return DT_OK;
 }

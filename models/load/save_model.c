@@ -17,8 +17,7 @@ dt_status dt_model_save(dt_model *m, const char *dir, const dt_save_options *opt
 
 dt_status dt_save_check(const char *from, const char *dir, dt_dtype dtype)
 {
-    DT_CHECK(dir != NULL, DT_ERR_ARG, "dir is NULL");
-    DT_TRY(dti_save_check_folder(dir));
+    if (dir != NULL) DT_TRY(dti_save_check_folder(dir));
     if (from != NULL) DT_TRY(dti_save_check_small(from, dir, dtype));
     return DT_OK;
 }

@@ -171,11 +171,17 @@ DT_TEST(cli_report, names_what_is_broken)
 /* A disk that is full, as the system's limit of a file's size has it, is no bad input. */
 DT_TEST(cli_report, is_written_whole_or_not_at_all)
 {
-    char folder[DT_TEST_PATH_BYTES];
+    char folder[DT_TEST_PATH_BYTES], slash[PATH_BYTES], page[PATH_BYTES];
     struct rlimit limit, small;
     command_result r;
 
     put(dt_test_temp_dir(folder), "options.json", "{}");
+    (void)snprintf(slash, sizeof slash, "%s/", folder);
+    (void)snprintf(page, sizeof page, "%s/report.html\n", folder);
+    r = COMMAND_ENDS(0, COMMAND("report", slash));
+    DT_ASSERT_EQ_STR(r.out, page);
+    page[strlen(page) - 1] = '\0';
+    DT_ASSERT(unlink(page) == 0);
     DT_ASSERT(getrlimit(RLIMIT_FSIZE, &limit) == 0);
     small = limit;
     small.rlim_cur = 100;

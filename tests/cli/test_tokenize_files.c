@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <jansson.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include "tests/cli/command.h"
 
@@ -94,7 +95,7 @@ DT_TEST(tokenize_files, that_cannot_be_made_are_refused)
             { { "-m", s.model, "-o", s.out, s.folder }, "is a folder" },
             { { "-m", s.model, "-o", s.out, "/dev/zero" }, "is a device" },
             { { "-m", s.model, "-o", "/nowhere/a.bin", s.text },
-              "/nowhere/a.bin: cannot be created" },
+              "--output: /nowhere/a.bin cannot be made in /nowhere" },
             { { "-m", s.model, "-o", s.out, lines }, "a.jsonl: line 2: text is 1" },
             { { "-m", s.model, "-o", s.out, chat }, "chat.jsonl: line 1: a conversation" },
             { { "-m", s.model, "-o", s.out, "--json-lines", s.text }, "a.txt: line 1" },
@@ -110,6 +111,24 @@ DT_TEST(tokenize_files, that_cannot_be_made_are_refused)
         }
     }
     DT_ASSERT(access(s.out, F_OK) != 0);
+}
+
+/* A disk that is full is no bad input. */
+DT_TEST(tokenize_files, that_do_not_fit_are_not_there)
+{
+    struct rlimit limit, small;
+    command_result r;
+    scene s;
+
+    begin(&s);
+    DT_ASSERT(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    small = limit;
+    small.rlim_cur = 20; /* bytes, also of what the command says */
+    DT_ASSERT(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    r = COMMAND("tokenize", "-m", s.model, "-o", s.out, s.text);
+    DT_ASSERT(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    DT_ASSERT_EQ_INT(r.code, 1);
+    DT_ASSERT_EQ_INT(dt_test_count_files(s.folder, ""), 1); /* the text */
 }
 
 /* Whoever is told to stop takes the half-written file away, and ends by the signal. */

@@ -298,6 +298,26 @@ DT_TEST(cli_train_folder, is_of_no_model_that_could_not_be_saved)
     DT_ASSERT(access(p.run, F_OK) != 0 && access(p.other, F_OK) != 0);
 }
 
+/* What lies beside the weights goes into each export: what save would refuse is no find of the last
+ * step. */
+DT_TEST(cli_train_folder, is_of_no_model_whose_files_could_not_be_taken_over)
+{
+    char model[DT_TEST_PATH_BYTES], from[DT_TEST_PATH_BYTES], path[TRAIN_PATH_BYTES];
+    static const char *const names[] = { "config.json", "model.safetensors" };
+    train_place p;
+
+    train_open(&p);
+    (void)dt_test_temp_dir(model);
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", model, names[i]);
+        (void)dt_test_source_path(from, "tests/golden/llama/tied/%s", names[i]);
+        DT_ASSERT(symlink(from, path) == 0);
+    }
+    (void)COMMAND_ENDS(2, BEGIN(&p, "-m", model, "--steps", "1"),
+                       "--model: ", "config.json: is a symbolic link to ", "outside the folder");
+    DT_ASSERT(access(p.run, F_OK) != 0);
+}
+
 /* --- the model in it -------------------------------------------------------------------------- */
 
 DT_TEST(cli_train_folder, gets_the_model_that_is_missing_at_its_end)

@@ -28,6 +28,7 @@ DT_TEST(cli_wish_checks, contradictions_are_refused)
         { { "--max-length", "9", "-n", "2" }, "--max-length 9 and --max-new-tokens 2" },
         { { "--min-length", "9", "--min-new-tokens", "2" },
           "--min-length 9 and --min-new-tokens 2" },
+        { { "--eos-ids", "+5" }, "\"+5\" is not a list of token ids" },
         { { "--ignore-eos", "--eos-ids", "4,5" }, "every token that --eos-ids 4,5 names" },
         { { "--ignore-eos", "--min-new-tokens", "2" }, "so --min-new-tokens 2 changes nothing" },
         { { "--ignore-eos", "--min-length", "2" }, "so --min-length 2 changes nothing" },

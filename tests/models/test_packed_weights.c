@@ -211,6 +211,7 @@ static dt_status refused(dt_mesh *mesh, const void *arg)
         { "", "does not say int8 or int4" },
         { "int5", "unknown word \"int5\"" },
         { "int4 int8", "one of them" },
+        { "int4 group=32 group=64", "group=N is said twice" },
         { "int4 group=48", "a power of two" },
         { "int4 group=", "unknown word" },
         { "int4 group=64x", "a power of two" },

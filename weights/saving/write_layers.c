@@ -80,7 +80,7 @@ dt_status dti_save_check_small(const char *from, const char *dir, dt_dtype dtype
     int n = 0;
     dt_status st = dti_small_read(from, dtype, NULL, small, &n);
 
-    if (st == DT_OK) st = dti_small_check(dir, small, n);
+    if (st == DT_OK && dir != NULL) st = dti_small_check(dir, small, n);
     dti_small_free(small, n);
     DT_TRY(st);
     return DT_OK;
