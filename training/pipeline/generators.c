@@ -15,7 +15,7 @@ typedef struct row {
     bool folded;    /* the second chunks lie in the order of ranks turned round */
     int (*next)[3]; /* [v] microbatch that the next F, I and W of a chunk are of */
     int column;
-    int seen; /* actions before this one have no W to come that would be the first */
+    int seen; /* no I before this action waits for its W */
 } row;
 
 typedef void (*generator)(row *g);

@@ -10,7 +10,7 @@
 
 enum { LINKS_SHOWN = 3 };
 
-/* "comes too early, too late": what the three counters of its stage say of an action. */
+/* What the counters of its stage say of an action; then they go on. */
 static dt_status check_counters(const dt_action *a, int next[3])
 {
     static const char letters[] = "FIW";
@@ -85,12 +85,12 @@ static dt_status check_rows(const dt_pipeline_schedule *s, int (*next)[3])
 /* --- who waits for whom ----------------------------------------------------------------------- */
 
 /* Who holds up a rank: what its next action needs that is not made, and where that is. */
-typedef struct link {
+typedef struct hold_up {
     dt_action needed; /* its kind is the one that there is */
     int rank, place;  /* among the actions */
-} link;
+} hold_up;
 
-static bool holds_up(const dt_pipeline_schedule *s, const int *at, const dt_action *a, link *out)
+static bool holds_up(const dt_pipeline_schedule *s, const int *at, const dt_action *a, hold_up *out)
 {
     const int stage = dti_needed_stage(s, a);
 
@@ -108,10 +108,10 @@ static bool holds_up(const dt_pipeline_schedule *s, const int *at, const dt_acti
     return false;
 }
 
-static link next_link(const dt_pipeline_schedule *s, const int *at, int rank)
+static hold_up next_hold_up(const dt_pipeline_schedule *s, const int *at, int rank)
 {
     const dt_action *a = &s->actions[s->begin[rank] + at[rank]];
-    link found = { *a, rank, s->begin[rank] + at[rank] };
+    hold_up found = { *a, rank, s->begin[rank] + at[rank] };
 
     if (!holds_up(s, at, a, &found) && a->overlapped) (void)holds_up(s, at, a + 1, &found);
     return found;
@@ -125,16 +125,17 @@ static dt_status fail_circle(const dt_pipeline_schedule *s, const int *at)
     int rank = 0, first;
 
     while (s->begin[rank] + at[rank] == s->begin[rank + 1]) rank++;
-    for (int k = 0; k < s->n_ranks; k++) rank = next_link(s, at, rank).rank; /* into the circle */
+    for (int k = 0; k < s->n_ranks; k++)
+        rank = next_hold_up(s, at, rank).rank; /* into the circle */
     first = rank;
     for (int k = 0; k < s->n_ranks; k++) {
-        rank = next_link(s, at, rank).rank;
+        rank = next_hold_up(s, at, rank).rank;
         if (s->columns[s->begin[rank] + at[rank]] < s->columns[s->begin[first] + at[first]])
             first = rank;
     }
     rank = first;
     for (int k = 0; k == 0 || (rank != first && k < LINKS_SHOWN); k++) {
-        const link l = next_link(s, at, rank);
+        const hold_up l = next_hold_up(s, at, rank);
         const int waits = s->begin[l.rank] + at[l.rank];
         dti_put(&w, "%swaits for %s, which rank %d has in column %d behind %s in column %d",
                 k > 0 ? ", which " : "", dt_action_text(&l.needed, a), l.rank, s->columns[l.place],
@@ -196,7 +197,7 @@ static dt_status check_held(const dti_held *h, const dt_pipeline_limits *o, int 
     DT_CHECK(
         o->live <= 0 || h->live <= o->live, DT_ERR_MEMORY,
         "is live microbatch %d of its rank, which may have %d; let a B or W come before it, or "
-        "take a schedule that holds fewer (\"1f1b\")",
+        "take a schedule that holds fewer",
         h->live, o->live);
     DT_CHECK(o->postponed < 0 || h->postponed <= o->postponed, DT_ERR_MEMORY,
              "is the I of W %d that its rank postpones, which may postpone %d; let a W come before "
