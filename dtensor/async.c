@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "dtensor/away.h"
+#include "dtensor/channels_internal.h"
 #include "dtensor/graph.h"
 #include "dtensor/lane.h"
 #include "dtensor/move_steps.h"
@@ -281,6 +282,8 @@ void dti_tensor_begin_write(dt_tensor *x)
     dti_lane *lane = x->device->lane;
 
     if (x->storage->moving > 0 && lane != NULL) dti_lane_drain(lane);
+    if (x->storage->moving > 0 && x->device->channels != NULL)
+        dti_channels_let_go(x->device->channels, x->storage);
     x->storage->version++;
     dti_tensor_forget_reduced(x);
 }

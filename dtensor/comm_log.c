@@ -149,7 +149,7 @@ const char *dt_tape_because(dt_tape *t, const char *reason)
 const char *dt_comm_kind_name(dt_comm_kind kind)
 {
     static const char *const names[DT_N_COMM_KINDS] = { "all_gather", "all_reduce",
-                                                        "reduce_scatter", "all_to_all" };
+                                                        "reduce_scatter", "all_to_all", "send" };
 
     return (unsigned)kind < DT_N_COMM_KINDS ? names[kind] : "?";
 }

@@ -269,6 +269,7 @@ static void run_one(run_rank *r)
     if (st == DT_OK) {
         DT_ASSERT(rt != NULL);
         st = call_rank_main(r->run, rt);
+        if (st == DT_OK && rt->beside.finish != NULL) st = rt->beside.finish(rt->beside.arg);
         if (st == DT_OK) st = dti_world_leave(&r->run->world, rt->world);
     }
     if (st != DT_OK) {

@@ -60,6 +60,7 @@ dt_status dti_runtime_create(const dt_run_options *options, dti_comm *world, dti
         world->links = &rt->links;
         world->link = dti_slow_link_of(&rt->links, world->name);
     }
+    world->beside = &rt->beside;
     rt->world = world;
     rt->pool = pool;
     rt->rank = world->rank;
@@ -204,6 +205,21 @@ dt_status dti_runtime_open_lane(dt_runtime *rt, dti_comm **out)
     (*out)->links = rt->world->links;
     (*out)->link = rt->world->link;
     return DT_OK;
+}
+
+dti_beside *dti_runtime_beside(dt_runtime *rt)
+{
+    return &rt->beside;
+}
+
+const dt_link *dti_runtime_link(const dt_runtime *rt, const char *dim)
+{
+    return rt->links.n > 0 ? dti_slow_link_of(&rt->links, dim) : NULL;
+}
+
+bool dti_runtime_is_unbuffered(const dt_runtime *rt)
+{
+    return rt->links.unbuffered;
 }
 
 bool dti_runtime_has_ended(const dt_runtime *rt)

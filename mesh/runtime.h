@@ -45,6 +45,9 @@ bool dti_runtime_any_order(const dt_runtime *rt);  /* dt_run_options.products is
 dt_status dti_runtime_at_end(dt_runtime *rt, dti_slot_destroy end, void *object) DT_MUST_USE;
 bool dti_runtime_has_ended(const dt_runtime *rt);
 
+/* What this rank does beside its waits (mesh/comm/comm.h); later rooms fill it in. */
+dti_beside *dti_runtime_beside(dt_runtime *rt);
+
 /* Whether a thread of the rank's may take part in communication beside the rank, and its
  * communicator of the whole run, called once by that thread, which closes it: the ranks' helpers
  * are a world of their own, in which nobody waits for a rank itself; both are aborted together. The
@@ -84,6 +87,17 @@ bool dti_runtime_is_on_gpu(const dt_runtime *rt);
 
 /* Tells the other ranks that this one cannot go on. Uses the current error record as the reason. */
 void dti_runtime_abort(dt_runtime *rt);
+
+/* A communicator of its own of all ranks of two meshes, ascending by world rank, which whoever has
+ * asked closes before the run ends. Collective over them, in order with all that makes
+ * communicators of the same ranks. *out is NULL for a rank of neither. */
+dt_status dti_mesh_union_group(const dt_mesh *a, const dt_mesh *b, const char *name,
+                               dti_comm **out) DT_MUST_USE;
+
+/* The link of this mesh dim that the run simulates (dt_run_options.links), or NULL; whether it has
+ * asked that sends wait for their receivers. */
+const struct dt_link *dti_runtime_link(const dt_runtime *rt, const char *dim);
+bool dti_runtime_is_unbuffered(const dt_runtime *rt);
 
 /* This rank's row-major place in the mesh, which says all its coordinates; -1 for outsiders. */
 int dti_mesh_place(const dt_mesh *mesh);

@@ -27,7 +27,8 @@ struct dt_runtime {
     bool dry;
     dt_runtime *like; /* of a dry runtime: the one whose registries it looks into, or NULL */
     dti_comm *world;
-    dti_slow_links links;        /* simulated; none: n is 0 */
+    dti_slow_links links; /* simulated; none: n is 0 */
+    dti_beside beside;
     struct dti_world *lanes;     /* whose ranks may have helpers; NULL: they may not */
     const dt_topology *bound_by; /* whose cores the rank's threads keep to; NULL: to none */
     dti_cuda_world *cuda;        /* or NULL */

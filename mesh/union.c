@@ -17,7 +17,8 @@ static int collect(const dt_mesh *a, const dt_mesh *b, bool *seen, int *ranks)
     return n;
 }
 
-dt_status dti_mesh_union_comm(const dt_mesh *a, const dt_mesh *b, dti_comm **out)
+/* name NULL: the communicator that both meshes share with all others of these ranks. */
+static dt_status union_of(const dt_mesh *a, const dt_mesh *b, const char *name, dti_comm **out)
 {
     dt_runtime *rt = a->rt;
     dt_status st = DT_OK;
@@ -29,10 +30,25 @@ dt_status dti_mesh_union_comm(const dt_mesh *a, const dt_mesh *b, dti_comm **out
     DT_TRY(dti_alloc_array((size_t)rt->size, sizeof *seen, (void **)&seen));
     DT_TRY_TO(done, st, dti_alloc_array((size_t)rt->size, sizeof *ranks, (void **)&ranks));
     const int n = collect(a, b, seen, ranks);
-    DT_TRY_TO(done, st, dti_runtime_comm(rt, ranks, n, "two meshes", out));
+    if (name != NULL)
+        DT_TRY_TO(done, st, dti_comm_group(rt->world, ranks, n, name, out));
+    else
+        DT_TRY_TO(done, st, dti_runtime_comm(rt, ranks, n, "two meshes", out));
     (*out)->timeout_ms = a->timeout_ms > b->timeout_ms ? a->timeout_ms : b->timeout_ms;
 done:
     dti_free(seen);
     dti_free(ranks);
     return st;
+}
+
+dt_status dti_mesh_union_comm(const dt_mesh *a, const dt_mesh *b, dti_comm **out)
+{
+    DT_TRY(union_of(a, b, NULL, out));
+    return DT_OK;
+}
+
+dt_status dti_mesh_union_group(const dt_mesh *a, const dt_mesh *b, const char *name, dti_comm **out)
+{
+    DT_TRY(union_of(a, b, name, out));
+    return DT_OK;
 }

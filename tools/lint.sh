@@ -58,7 +58,7 @@ check_includes() {
             order["include"] = 0
             split("base mesh placements parallel_styles models", same, " ")
             for (i in same) face["dtensor/" same[i] ".h"] = same[i]
-            split("tensor op_rows ops ops_general ops_backward ops_loss gradients factories inspect devices async collectives dlpack " \
+            split("tensor op_rows ops ops_general ops_backward ops_loss gradients factories inspect devices async channels collectives dlpack " \
                   "half", own, " ")
             for (i in own) face["dtensor/" own[i] ".h"] = "dtensor"
             face["dtensor/layers.h"] = face["dtensor/kinds.h"] = "parallel_styles"

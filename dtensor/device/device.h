@@ -112,7 +112,8 @@ struct dti_device {
     dti_memory *gathering;          /* part of memory, of what is gathered (gather.h) */
     struct dti_away *away;          /* what lies elsewhere (away.h) */
     dti_exchange_claim claim;
-    struct dt_pending *dropped; /* begun moves that nobody waits for */
+    struct dt_pending *dropped;    /* begun moves that nobody waits for */
+    struct dti_channels *channels; /* NULL: none were ever made */
 };
 
 /* The device of this rank, made on first use. */

@@ -238,6 +238,7 @@ typedef enum dt_comm_kind {
     DT_COMM_ALL_REDUCE,
     DT_COMM_REDUCE_SCATTER,
     DT_COMM_ALL_TO_ALL,
+    DT_COMM_SEND, /* messages, of channels (<dtensor/channels.h>) */
     DT_N_COMM_KINDS
 } dt_comm_kind;
 

@@ -188,6 +188,7 @@ dt_status dti_comm_group(dti_comm *c, const int *ranks, int n, const char *name,
     (*out)->links = c->links;
     (*out)->link = dti_slow_link_of(c->links, (*out)->name);
     (*out)->agree = c->agree;
+    (*out)->beside = c->beside;
     (*out)->cuda = c->cuda;
     return DT_OK;
 }

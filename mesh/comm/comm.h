@@ -110,6 +110,8 @@ typedef struct dti_comm_request {
  *   check  for those who wait for something else than peers, again and again: does what peers wait
  *          for meanwhile, as every wait does. DT_ERR_COMM if somebody has aborted, naming the
  *          culprit, and the request as what it has cut short.
+ *   is_over  whether wait would return without waiting. Does no more than it has to: who asks again
+ *          and again calls check in between, or asks inside a wait (dti_beside).
  *   abort  from then on every pending and later call on any communicator of this world returns
  *          DT_ERR_COMM naming `rank` and `why` (the first abort wins). Safe from any thread;
  *          returns when no peer reads this rank's buffers any more.
@@ -120,9 +122,20 @@ typedef struct dti_comm_ops {
     dt_status (*start)(dti_comm *c, dti_comm_request *request);
     dt_status (*wait)(dti_comm *c, dti_comm_request *request);
     dt_status (*check)(dti_comm *c, const dti_comm_request *request);
+    bool (*is_over)(dti_comm *c, const dti_comm_request *request);
     void (*abort)(dti_comm *c, int rank, const char *why);
     void (*close)(dti_comm *c);
 } dti_comm_ops;
+
+/* What a rank has to do whatever it waits for: `step` is called again and again by the waits and
+ * checks of all its communicators, on its own thread; it starts operations, and waits for none.
+ * `finish` is called when the rank's function has returned well, before the rank leaves. */
+typedef struct dti_beside {
+    void (*step)(void *arg); /* NULL: nothing */
+    dt_status (*finish)(void *arg);
+    void *arg;
+    bool inside;
+} dti_beside;
 
 /* The head of every back end's communicator. */
 struct dti_comm {
@@ -140,11 +153,23 @@ struct dti_comm {
     struct dti_track *track;            /* what this thread's time line is (track.h), or NULL */
     const struct dti_slow_links *links; /* where groups find theirs, or NULL */
     bool agree;                         /* compare notes before each collective */
+    dti_beside *beside;                 /* of this rank; NULL on a helper's thread */
     struct dti_cuda_world *cuda;        /* this rank's device, or NULL: calls have no stream */
     void *cuda_part;                    /* what carries their bytes keeps here (cuda_comm.h) */
 };
 
 const char *dti_comm_op_name(dti_comm_op op);
+
+/* For back ends: the rank's step, unless it is inside of it. */
+static inline void dti_beside_step(const dti_comm *c)
+{
+    dti_beside *b = c->beside;
+
+    if (b == NULL || b->step == NULL || b->inside) return;
+    b->inside = true;
+    b->step(b->arg);
+    b->inside = false;
+}
 
 void dti_comm_close(dti_comm *c);
 

@@ -286,7 +286,19 @@ static dt_status local_check(dti_comm *head, const dti_comm_request *r)
     dti_local_comm *c = (dti_local_comm *)head;
 
     if (c->self->n_due > 0) dti_local_progress(c);
+    dti_beside_step(head);
     return dti_local_check_abort(c, r);
+}
+
+static bool local_is_over(dti_comm *head, const dti_comm_request *r)
+{
+    dti_local_comm *c = (dti_local_comm *)head;
+
+    if (r->call.op == DTI_COMM_SEND || r->call.op == DTI_COMM_RECV)
+        return dti_local_p2p_is_over(c, r);
+    if (own_share_done(c, r) >= 0) return false;
+    return r->call.op == DTI_COMM_BARRIER || dti_local_takes_from_root(c, &r->call) ||
+           all_shares_done(c, r) < 0;
 }
 
 static const dti_comm_ops local_ops = {
@@ -295,6 +307,7 @@ static const dti_comm_ops local_ops = {
     .start = local_start,
     .wait = local_wait,
     .check = local_check,
+    .is_over = local_is_over,
     .abort = dti_local_abort,
     .close = local_close,
 };

@@ -197,6 +197,7 @@ void dti_local_spin_stop_all(dti_local_world *w);
 int dti_local_p2p_pending(dti_local_comm *c); /* serves receives; who has not sent yet, or READY */
 dt_status dti_local_p2p_start(dti_local_comm *c, dti_comm_request *r) DT_MUST_USE;
 dt_status dti_local_p2p_wait(dti_local_comm *c, const dti_comm_request *r) DT_MUST_USE;
+bool dti_local_p2p_is_over(dti_local_comm *c, const dti_comm_request *r);
 void dti_local_p2p_progress(dti_local_comm *c);
 
 /* local.c: does the next due collective if all have arrived; a dti_local_condition's answer. */

@@ -183,3 +183,9 @@ dt_status dti_local_p2p_wait(dti_local_comm *c, const dti_comm_request *r)
         DT_TRY(dti_local_cuda_taken(c, channel_at(c, c->head.rank, r->call.root), r->seq));
     return DT_OK;
 }
+
+/* A message that failed is over, too: its wait says how. */
+bool dti_local_p2p_is_over(dti_local_comm *c, const dti_comm_request *r)
+{
+    return (r->call.op == DTI_COMM_RECV ? is_received(c, r) : is_sent(c, r)) < 0;
+}

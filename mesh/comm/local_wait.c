@@ -133,6 +133,7 @@ static bool wait_step(dti_local_comm *c, waiter *w, int member)
     dti_local_tell_wait(c, c->head.world_ranks[member]);
     if (is_expired(c, w, elapsed)) return false;
     if (c->self->n_due > 0) dti_local_progress(c);
+    dti_beside_step(&c->head);
     if (atomic_load_explicit(&rank_of(c, member)->left, memory_order_acquire))
         w->left_member = member + 1;
     if (spin && elapsed < SPIN_NS)

@@ -442,7 +442,16 @@ static dt_status mpi_check(dti_comm *head, const dti_comm_request *r)
     dti_mpi_look(c->port->world);
     DT_TRY(dti_mpi_check_abort(c, r));
     DT_TRY(dti_mpi_progress(c->port, &moved));
+    dti_beside_step(head);
     return DT_OK;
+}
+
+static bool mpi_is_over(dti_comm *head, const dti_comm_request *r)
+{
+    dti_mpi_comm *c = (dti_mpi_comm *)head;
+    const bool message = r->call.op == DTI_COMM_SEND || r->call.op == DTI_COMM_RECV;
+
+    return message ? dti_mpi_p2p_is_over(c, r) : is_done(c, r) == DTI_MPI_READY;
 }
 
 static void mpi_abort(dti_comm *head, int rank, const char *why)
@@ -456,6 +465,7 @@ static const dti_comm_ops mpi_ops = {
     .start = mpi_start,
     .wait = mpi_wait,
     .check = mpi_check,
+    .is_over = mpi_is_over,
     .abort = mpi_abort,
     .close = mpi_close,
 };
@@ -467,6 +477,7 @@ static const dti_comm_ops sockets_ops = {
     .start = mpi_start,
     .wait = mpi_wait,
     .check = mpi_check,
+    .is_over = mpi_is_over,
     .abort = mpi_abort,
     .close = mpi_close,
 };

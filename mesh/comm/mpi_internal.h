@@ -314,6 +314,7 @@ bool dti_mpi_sums_are_with_mpi(const dti_mpi_comm *c);
 /* mpi_p2p.c */
 dt_status dti_mpi_p2p_start(dti_mpi_comm *c, dti_comm_request *r) DT_MUST_USE;
 dt_status dti_mpi_p2p_wait(dti_mpi_comm *c, const dti_comm_request *r) DT_MUST_USE;
+bool dti_mpi_p2p_is_over(dti_mpi_comm *c, const dti_comm_request *r);
 dt_status dti_mpi_p2p_advance(dti_mpi_comm *c, bool *moved) DT_MUST_USE;
 
 /* mpi_fail.c */

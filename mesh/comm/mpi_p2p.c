@@ -146,3 +146,8 @@ dt_status dti_mpi_p2p_wait(dti_mpi_comm *c, const dti_comm_request *r)
     DT_TRY(dti_mpi_await(c, r, is_done, verb_of(r)));
     return DT_OK;
 }
+
+bool dti_mpi_p2p_is_over(dti_mpi_comm *c, const dti_comm_request *r)
+{
+    return is_done(c, r) == DTI_MPI_READY;
+}

@@ -150,6 +150,7 @@ static verdict wait_step(dti_mpi_comm *c, waiter *wait, int member)
         if (wait->left_ns == 0) wait->left_ns = now;
         if (now - wait->left_ns > LEFT_NS) return HAS_LEFT;
     }
+    dti_beside_step(&c->head);
     pause_a_little(c->port, idle, elapsed);
     return GOES_ON;
 }

@@ -52,18 +52,34 @@ static bool parse_one(const char **at, char *dim, dt_link *link)
     return is_link(link);
 }
 
+/* The word "unbuffered" instead of a link. */
+static bool parse_unbuffered(const char **at, dti_slow_links *out)
+{
+    static const char word[] = "unbuffered";
+    const size_t n = strcspn(*at, ";");
+
+    if (n != sizeof word - 1 || memcmp(*at, word, n) != 0) return false;
+    *at += (*at)[n] == ';' ? n + 1 : n;
+    return out->unbuffered = true;
+}
+
 dt_status dti_slow_links_parse(const char *text, dti_slow_links *out)
 {
     char shown[DTI_SHOWN_BYTES];
 
     out->n = 0;
-    for (const char *at = text; *at != '\0'; out->n++)
+    out->unbuffered = false;
+    for (const char *at = text; *at != '\0';) {
+        if (parse_unbuffered(&at, out)) continue;
         DT_CHECK(out->n < DTI_MAX_SLOW_LINKS &&
                      parse_one(&at, out->of[out->n].dim, &out->of[out->n].link),
                  DT_ERR_ARG,
                  "links \"%s\": microseconds and GB/s, as in \"50,1\", or by mesh dim, as in "
-                 "\"dp=200,0.5;tp=2,20\"; the one is 0 to 6e7, the other at least 1e-6",
+                 "\"dp=200,0.5;tp=2,20\"; the one is 0 to 6e7, the other at least 1e-6; "
+                 "\"unbuffered\" among them",
                  dti_printable(text, shown, sizeof shown));
+        out->n++;
+    }
     return DT_OK;
 }
 

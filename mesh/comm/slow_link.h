@@ -16,6 +16,7 @@ dt_status dti_slow_link_check(const dt_link *link) DT_MUST_USE;
 enum { DTI_MAX_SLOW_LINKS = DT_MAX_DIMS + 1 };
 typedef struct dti_slow_links {
     int n;
+    bool unbuffered; /* sends wait for their receivers */
     struct {
         char dim[DT_DIM_NAME_BYTES]; /* "": every other */
         dt_link link;
