@@ -41,7 +41,8 @@ static dt_status take(dt_tape *t, const dt_node *n, int r, const dt_layout *want
     if (v < 0) return DT_OK;
     value = &g->values[v];
     DT_TRY(take_sum(t, value, want, n->enters[r], out));
-    if (*out != NULL && value->watched >= 0)
+    if (*out != NULL && value->watched >= 0 &&
+        (g->pass->half != DT_BACKWARD_WEIGHTS || value->of_leaves)) /* else it was in the other */
         DT_TRY(dti_sum_add(t, &g->gradients->made.at[value->watched].sum, *out, true));
     return DT_OK;
 }
@@ -101,76 +102,6 @@ static dt_status contribute(dt_tape *t, const dt_node *n, int i, dt_tensor *dx)
     return DT_OK;
 }
 
-static dt_status check_kept(const dt_node *n)
-{
-    for (int k = 0; k < n->n_in + n->n_out; k++)
-        DT_CHECK(n->kept[k].x == NULL || n->kept[k].x->storage == NULL ||
-                     n->kept[k].x->storage->version == n->kept[k].version,
-                 DT_ERR_ARG,
-                 "%s%s%s: %s %d, which its backward needs, was written over after the call",
-                 n->scope != NULL ? n->scope : "", n->scope != NULL ? ": " : "", n->name,
-                 k < n->n_in ? "operand" : "result", k < n->n_in ? k : k - n->n_in);
-    return DT_OK;
-}
-
-/* --- what was kept as a recipe ---------------------------------------------------------------- */
-
-/* A new reference to what k is, made again if it has to be. It stays with the node that makes it
- * until that has its turn, for those before it that need it as well. */
-static dt_status make_again(dt_tape *t, const dti_kept *k, dt_tensor **out)
-{
-    dti_graph *g = t->graph;
-    dt_tensor *in[DT_OP_MAX_IN] = { NULL }, *y[DT_OP_MAX_OUT] = { NULL };
-    dt_status st = DT_OK;
-    dti_kept *made;
-    dt_node n;
-
-    *out = NULL;
-    if (k->recipe == 0) {
-        *out = dt_tensor_retain(k->x);
-        return DT_OK;
-    }
-    n = g->nodes[k->recipe - 1];
-    made = &g->nodes[k->recipe - 1].kept[n.n_in + k->result];
-    if (made->x == NULL) {
-        DT_TRY(check_kept(&n));
-        for (int i = 0; i < n.n_in; i++) DT_TRY_TO(done, st, make_again(t, &n.kept[i], &in[i]));
-        if (n.gathers != NULL) {
-            const char *before = dt_tape_because(t, n.name);
-            y[0] = n.gathered >= 0 ? dti_gather_again(t, n.gathers, n.gathered)
-                                   : dti_gather_tile_again(t, n.gathers, -1 - n.gathered, in[0],
-                                                           g->values[n.out[0]].layout);
-            (void)dt_tape_because(t, before);
-        } else if (n.kind == DTI_NODE_MOVE) {
-            const dt_layout *to = g->values[n.out[0]].layout;
-            y[0] = dt_move(t, in[0], to->place);
-        } else {
-            dt_apply_n(t, n.op, dt_node_attr(&n), n.n_in, in, n.n_out, y);
-        }
-        st = dt_tape_status(t);
-        if (st != DT_OK) goto done;
-        *made = (dti_kept){ .x = dt_tensor_retain(y[k->result]),
-                            .version = y[k->result]->storage->version,
-                            .made = true };
-    }
-    *out = dt_tensor_retain(made->x);
-done:
-    for (int i = 0; i < n.n_in; i++) dt_tensor_release(&in[i]);
-    return st;
-}
-
-/* n with all that its backward reads, of which *out has references of its own: dti_node_drop(),
- * also after an error. */
-static dt_status with_kept(dt_tape *t, const dt_node *n, dt_node *out)
-{
-    *out = *n;
-    for (int k = 0; k < n->n_in + n->n_out; k++) out->kept[k].x = NULL;
-    DT_TRY(check_kept(n));
-    for (int k = 0; k < n->n_in + n->n_out; k++)
-        DT_TRY(make_again(t, &n->kept[k], &out->kept[k].x));
-    return DT_OK;
-}
-
 static const char *remedy(const dt_node *n)
 {
     const bool writes = n->op != NULL && (n->op->flags & DT_OP_INPLACE_LAST) != 0;
@@ -178,33 +109,101 @@ static const char *remedy(const dt_node *n)
     return writes ? "; it writes into a tensor that others read: train without caches" : "";
 }
 
-static dt_status run_row(dt_tape *t, const dt_node *n)
+/* --- nodes ------------------------------------------------------------------------------------ */
+
+/* Operands with a gradient, a bit for each: those made of leaves alone, or the others. */
+static uint32_t operands(const dt_node *n, bool of_leaves)
 {
+    uint32_t all = 0;
+
+    for (int i = 0; i < n->n_in; i++)
+        if (n->in[i] >= 0 && n->graph->values[n->in[i]].of_leaves == of_leaves) all |= 1u << i;
+    return all;
+}
+
+/* Operands whose gradients are asked for now. Those of vectors are small, and norms give them with
+ * the others. */
+static uint32_t asked_now(const dt_node *n, uint32_t leaves, uint32_t others)
+{
+    uint32_t vectors = 0;
+
+    if (n->graph->pass->half == DT_BACKWARD_WHOLE) return leaves | others;
+    if (n->graph->pass->half == DT_BACKWARD_WEIGHTS) return leaves;
+    for (int i = 0; i < n->n_in; i++)
+        if ((leaves >> i & 1u) != 0 && n->graph->values[n->in[i]].shape.n_axes < 2)
+            vectors |= 1u << i;
+    return vectors == leaves ? leaves | others : others;
+}
+
+/* The first half is done with a row: gradients of leaves wait for the second if the row gave them,
+ * or will be asked for then. */
+static dt_status put_off(dt_tape *t, dt_node *n, uint32_t leaves, dt_tensor *const *dy,
+                         dt_tensor *const *dx)
+{
+    n->given = true;
+    for (int i = 0; i < n->n_in; i++)
+        if ((leaves >> i & 1u) != 0 && dx[i] == NULL) n->given = false;
+    if (!n->given) {
+        DT_TRY(dti_node_put_off(t, n, leaves));
+        for (int r = 0; r < n->n_out; r++)
+            if (dy[r] != NULL)
+                DT_TRY(dti_sum_add(t, &t->graph->values[n->out[r]].sum, dy[r], false));
+        return DT_OK;
+    }
+    n->lasts = true;
+    dti_node_drop(n);
+    memset(n->kept, 0, sizeof n->kept);
+    for (int i = 0; i < n->n_in; i++)
+        if ((leaves >> i & 1u) != 0)
+            n->kept[i] =
+                (dti_kept){ .x = dt_tensor_retain(dx[i]), .version = dx[i]->storage->version };
+    return DT_OK;
+}
+
+static dt_status call_backward(dt_tape *t, const dt_node *n, uint32_t asked, dt_tensor *const *dy,
+                               dt_tensor **dx)
+{
+    dt_node full;
+    dt_status st;
+
+    DT_CHECK(n->backward != NULL, DT_ERR_UNSUPPORTED,
+             "%s has no backward, and a gradient has reached it%s%s%s", n->name,
+             n->scope != NULL ? " in " : "", n->scope != NULL ? n->scope : "", remedy(n));
+    st = dti_node_full(t, n, asked, &full);
+    full.unasked = ~asked;
+    if (st == DT_OK) n->backward(t, &full, dy, dx);
+    dti_node_drop(&full);
+    return st;
+}
+
+static dt_status run_row(dt_tape *t, const dt_node *n, size_t at)
+{
+    const uint32_t leaves = operands(n, true), others = operands(n, false);
+    const uint32_t asked = asked_now(n, leaves, others);
+    const bool first = t->graph->pass->half == DT_BACKWARD_INPUTS;
     dt_tensor *dy[DT_OP_MAX_OUT] = { NULL }, *dx[DT_OP_MAX_IN] = { NULL };
-    dt_node full = { .n_in = 0 };
     dt_status st = DT_OK;
     bool any = false;
 
+    for (int i = 0; i < n->n_in && n->given; i++) DT_TRY(contribute(t, n, i, n->kept[i].x));
     for (int r = 0; r < n->n_out; r++) {
         const dt_layout *want;
         if (n->out[r] < 0 || t->graph->values[n->out[r]].sum.part[0] == NULL) continue;
         DT_TRY_TO(done, st,
-                  (n->whole ? dti_gradient_layout : dti_gradient_entry)(
+                  ((n->keeps & DT_OP_KEEPS_WHOLE) != 0 ? dti_gradient_layout : dti_gradient_entry)(
                       t->graph->values[n->out[r]].layout, n->name, &want));
         DT_TRY_TO(done, st, take(t, n, r, want, &dy[r]));
         any = any || dy[r] != NULL;
     }
     if (!any) return DT_OK;
-    DT_CHECK_TO(done, st, n->backward != NULL, DT_ERR_UNSUPPORTED,
-                "%s has no backward, and a gradient has reached it%s%s%s", n->name,
-                n->scope != NULL ? " in " : "", n->scope != NULL ? n->scope : "", remedy(n));
-    DT_TRY_TO(done, st, with_kept(t, n, &full));
-    n->backward(t, &full, dy, dx);
+    if (asked != 0) DT_TRY_TO(done, st, call_backward(t, n, asked, dy, dx));
     if (t->status != DT_OK) goto done;
-    for (int i = 0; i < n->n_in; i++) DT_TRY_TO(done, st, contribute(t, n, i, dx[i]));
+    for (int i = 0; i < n->n_in; i++)
+        if (((first ? others : asked) >> i & 1u) != 0)
+            DT_TRY_TO(done, st, contribute(t, n, i, dx[i]));
+    if (first && leaves != 0) st = put_off(t, &t->graph->nodes[at], leaves, dy, dx);
 done:
     for (int r = 0; r < n->n_out; r++) dt_tensor_release(&dy[r]);
-    dti_node_drop(&full);
     return st;
 }
 
@@ -251,7 +250,7 @@ done:
     return st;
 }
 
-static dt_status run_from(dt_tape *t, size_t first, bool keep);
+static dt_status run_range(dt_tape *t, size_t first, size_t end, bool keep);
 
 static void set_read(dti_graph *g, size_t from, size_t to, bool read)
 {
@@ -280,8 +279,8 @@ static dt_status check_again(const dti_graph *g, const dt_node *n, const dt_tens
 }
 
 /* The part runs once more, on the record behind it, and that backward. Leaves that it is the first
- * to read begin at `begin`. */
-static dt_status run_part(dt_tape *t, const dt_node *n, size_t begin)
+ * to read begin at `begin`. Between two halves the record stays. */
+static dt_status run_part(dt_tape *t, const dt_node *n, size_t at, size_t begin)
 {
     const dt_layout *want;
     dt_tensor *dy = NULL, *y, *in[DT_RECOMPUTE_MAX_IN];
@@ -293,9 +292,11 @@ static dt_status run_part(dt_tape *t, const dt_node *n, size_t begin)
     dt_status st = DT_OK;
     int32_t v;
 
+    if (g->pass->half == DT_BACKWARD_WEIGHTS)
+        return run_range(t, n->again_begin, n->again_end, false);
     if (g->values[n->out[0]].sum.part[0] == NULL) return DT_OK;
     DT_TRY(dti_gradient_entry(g->values[n->out[0]].layout, n->name, &want));
-    DT_TRY_TO(done, st, with_kept(t, n, &full));
+    DT_TRY_TO(done, st, dti_node_full(t, n, ~0u, &full));
     DT_TRY_TO(done, st, take(t, n, 0, want, &dy));
     for (int i = 0; i < n->n_in; i++) {
         in[i] = full.kept[i].x;
@@ -313,9 +314,11 @@ static dt_status run_part(dt_tape *t, const dt_node *n, size_t begin)
     if (st == DT_OK && t->status == DT_OK && v >= 0) {
         st = add_to(t, v, dy);
         dt_tensor_release(&dy);
-        if (st == DT_OK) st = run_from(t, mark.n_nodes, false);
+        g->nodes[at].again_begin = mark.n_nodes;
+        g->nodes[at].again_end = g->n_nodes;
+        if (st == DT_OK) st = run_range(t, mark.n_nodes, g->n_nodes, false);
     }
-    dti_graph_end_part(g, &mark);
+    dti_graph_end_part(g, &mark, g->pass->half == DT_BACKWARD_INPUTS);
     set_read(g, begin, n->firsts, true);
 done:
     dti_node_drop(&full);
@@ -323,11 +326,20 @@ done:
     return st;
 }
 
-static dt_status run_node(dt_tape *t, const dt_node *n, size_t firsts)
+static dt_status run_node(dt_tape *t, const dt_node *n, size_t at, size_t firsts)
 {
-    return n->kind == DTI_NODE_ROW    ? run_row(t, n)
+    return n->kind == DTI_NODE_ROW    ? run_row(t, n, at)
            : n->kind == DTI_NODE_MOVE ? run_move(t, n)
-                                      : run_part(t, n, firsts);
+                                      : run_part(t, n, at, firsts);
+}
+
+/* What was made again for others goes in any case. */
+static void give_back(dti_graph *g, dt_node *n, bool keep)
+{
+    const bool stays = keep || (g->pass->half == DT_BACKWARD_INPUTS && dti_node_lasts(n));
+
+    for (int k = 0; k < n->n_in + n->n_out; k++)
+        if (!stays || n->kept[k].made) dt_tensor_release(&n->kept[k].x);
 }
 
 /* The sum of a leaf that was gathered goes to where the leaf is cut: terms of whole gradients are
@@ -373,25 +385,23 @@ static dt_status tell_firsts(dt_tape *t, size_t begin, size_t end)
 }
 
 /* Nodes are copied: those of a part make the array grow. */
-static dt_status run_from(dt_tape *t, size_t first, bool keep)
+static dt_status run_range(dt_tape *t, size_t first, size_t end, bool keep)
 {
     dti_graph *g = t->graph;
 
-    for (size_t i = g->n_nodes; i > first && t->status == DT_OK; i--) {
+    for (size_t i = end; i > first && t->status == DT_OK; i--) {
         const dt_node n = g->nodes[i - 1];
         const size_t firsts = i > 1 ? g->nodes[i - 2].firsts : 0;
         const char *before = dt_tape_because(t, n.name);
         dt_status st;
 
         dt_scope_begin(t, n.scope != NULL ? n.scope : n.name);
-        st = run_node(t, &n, firsts);
+        st = run_node(t, &n, i - 1, firsts);
         if (st != DT_OK) return st;
         (void)dt_scope_end(t, NULL);
         (void)dt_tape_because(t, before);
-        for (int k = 0; k < n.n_in + n.n_out; k++)
-            if (!keep || g->nodes[i - 1].kept[k].made)
-                dt_tensor_release(&g->nodes[i - 1].kept[k].x);
-        DT_TRY(tell_firsts(t, firsts, n.firsts));
+        give_back(g, &g->nodes[i - 1], keep);
+        if (g->pass->half != DT_BACKWARD_INPUTS) DT_TRY(tell_firsts(t, firsts, n.firsts));
     }
     return DT_OK;
 }
@@ -406,6 +416,7 @@ static dt_status check_from(const dt_tape *t, const dt_tensor *from, const dt_te
     DT_CHECK(from != NULL, DT_ERR_ARG, "from is NULL");
     DT_CHECK(g != NULL && g->gradients != NULL, DT_ERR_ARG,
              "nothing was recorded on this tape: dt_tape_record() comes before the forward pass");
+    DT_CHECK(!g->owes, DT_ERR_ARG, "the second half of the record's pass comes first");
     DT_CHECK(!g->spent, DT_ERR_ARG,
              "the record was run backward already and given back: set `keep` in the first pass, or "
              "record again");
@@ -437,34 +448,60 @@ static dt_status one(dt_tensor *like, const dt_layout *layout, dt_tensor **out)
     return DT_OK;
 }
 
-static dt_status run_backward(dt_tape *t, dt_tensor *from, const dt_backward_options *o)
+static dt_status check_half(const dt_tape *t, const dt_tensor *from, const dt_backward_options *o)
+{
+    const dti_graph *g = t->graph;
+
+    DT_CHECK(o->half == DT_BACKWARD_WHOLE || !o->keep, DT_ERR_ARG,
+             "a half of a pass gives back what it uses: without `keep`");
+    if (o->half != DT_BACKWARD_WEIGHTS) return check_from(t, from, o->seed);
+    DT_CHECK(from == NULL && o->seed == NULL, DT_ERR_ARG,
+             "the second half of a pass goes on from the first: `from` and the seed are NULL");
+    DT_CHECK(g != NULL && g->gradients != NULL && g->owes, DT_ERR_ARG,
+             "no first half of a pass (DT_BACKWARD_INPUTS) waits for its second");
+    DT_CHECK(g->clears == g->gradients->clears, DT_ERR_ARG,
+             "the collection of gradients was cleared between two halves of a pass");
+    return DT_OK;
+}
+
+/* What a pass or its first half begins with: the gradient of `from`. */
+static dt_status sow(dt_tape *t, dt_tensor *from, const dt_backward_options *o)
 {
     dti_graph *g = t->graph;
     dt_tensor *seed = NULL;
     const dt_layout *want;
-    dt_status st = DT_OK;
-    int32_t v;
+    dt_status st;
 
-    DT_TRY(check_from(t, from, o->seed));
-    v = dti_graph_value_of(g, from);
     DT_TRY(dti_gradient_layout(from->layout, "dt_backward", &want));
     if (o->seed != NULL)
         seed = dt_tensor_retain(o->seed);
     else
         DT_TRY(one(from, want, &seed));
+    g->n_recorded = g->n_nodes;
+    for (size_t k = 0; k < g->n_leaves; k++) g->values[k].told = false;
+    st = add_to(t, dti_graph_value_of(g, from), seed);
+    dt_tensor_release(&seed);
+    return st;
+}
+
+static dt_status run_backward(dt_tape *t, dt_tensor *from, const dt_backward_options *o)
+{
+    dti_graph *g = t->graph;
+    dt_status st = DT_OK;
+
+    DT_TRY(check_half(t, from, o));
     g->paused++;
     g->pass = o;
-    for (size_t k = 0; k < g->n_leaves; k++) g->values[k].told = false;
-    DT_TRY_TO(done, st, add_to(t, v, seed));
-    for (size_t k = 0; k < g->n_leaves && t->status == DT_OK; k++)
+    if (o->half != DT_BACKWARD_WEIGHTS) DT_TRY_TO(done, st, sow(t, from, o));
+    for (size_t k = 0; k < g->n_leaves && o->half != DT_BACKWARD_INPUTS && t->status == DT_OK; k++)
         if (!g->values[k].read) DT_TRY_TO(done, st, tell(t, (int32_t)k));
-    DT_TRY_TO(done, st, run_from(t, 0, o->keep));
+    DT_TRY_TO(done, st, run_range(t, 0, g->n_recorded, o->keep));
     if (t->status == DT_OK) st = settle_inputs(t);
 done:
     g->pass = NULL;
     g->paused--;
     g->spent = !o->keep;
-    dt_tensor_release(&seed);
+    g->owes = o->half == DT_BACKWARD_INPUTS;
     return st;
 }
 

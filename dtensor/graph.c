@@ -14,11 +14,6 @@
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-void dti_node_drop(dt_node *n)
-{
-    for (int k = 0; k < n->n_in + n->n_out; k++) dt_tensor_release(&n->kept[k].x);
-}
-
 static void forget_from(dti_graph *g, size_t n_nodes, size_t n_values)
 {
     while (g->n_nodes > n_nodes) dti_node_drop(&g->nodes[--g->n_nodes]);
@@ -38,7 +33,7 @@ void dti_graph_clear(dti_graph *g)
     dti_gradients_drop(g->gradients);
     g->gradients = NULL;
     g->paused = g->part_paused = 0;
-    g->spent = g->thrifty = false;
+    g->spent = g->owes = g->thrifty = false;
 }
 
 void dti_graph_free(dti_graph **graph)
@@ -61,7 +56,7 @@ static dt_status add_value(dti_graph *g, const dt_tensor *x, uint32_t stamp, boo
 
     DT_TRY(dti_grow((void **)&g->values, &g->values_capacity, g->n_values + 1, sizeof *g->values));
     v = &g->values[g->n_values++];
-    *v = (dti_graph_value){ .stamp = stamp, .watched = -1, .leaf = leaf };
+    *v = (dti_graph_value){ .stamp = stamp, .watched = -1, .leaf = leaf, .of_leaves = leaf };
     v->mesh = dt_mesh_retain(x->mesh);
     v->layout = x->layout;
     v->shape.dtype = x->local.dtype;
@@ -155,14 +150,27 @@ void dti_graph_unread(dti_graph *g, size_t n)
     while (g->n_firsts > n) g->values[g->firsts[--g->n_firsts]].read = false;
 }
 
+/* Its operands are, all of them. */
+static bool is_of_leaves(const dt_node *node)
+{
+    bool is = node->kind != DTI_NODE_PART;
+
+    for (int i = 0; i < node->n_in; i++)
+        is = is && node->in[i] >= 0 && node->graph->values[node->in[i]].of_leaves;
+    return is;
+}
+
 static dt_status name_results(dti_graph *g, dt_node *node, int n_out, dt_tensor *const *out)
 {
+    const bool of_leaves = is_of_leaves(node);
+
     node->n_out = n_out;
     for (int r = 0; r < n_out; r++) {
         node->out[r] = -1;
         if (!dt_dtype_is_float(out[r]->local.dtype)) continue;
         node->out[r] = (int32_t)g->n_values;
         DT_TRY(add_value(g, out[r], g->stamp, false));
+        g->values[node->out[r]].of_leaves = of_leaves;
         out[r]->graph_stamp = g->stamp;
         out[r]->graph_value = node->out[r];
     }
@@ -246,14 +254,6 @@ static void set_recipes(dti_graph *g, const dt_node *node)
     }
 }
 
-static bool serves(const dt_op *op, const dt_node *node, int i)
-{
-    bool other = (op->keeps & DT_OP_KEEPS_CROSS) == 0;
-
-    for (int k = 0; k < node->n_in; k++) other = other || (k != i && node->in[k] >= 0);
-    return other;
-}
-
 static dt_status add_bytes(dti_graph *g, dt_node *node, const void *bytes, size_t n)
 {
     const size_t room = (n + 15) / 16 * 16;
@@ -283,6 +283,7 @@ dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt
                         int n_out, dt_tensor *const *out)
 {
     dti_graph *g = t->graph;
+    uint32_t wanted = 0;
     dt_node *node;
 
     if (g->paused > 0) return dti_graph_read(g, n, in);
@@ -291,13 +292,14 @@ dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt
     node->op = op->axes != NULL ? op : NULL;
     node->backward = op->backward;
     for (int r = 0; r < n_out; r++) node->enters[r] = enters(op, in, r);
-    node->whole = (op->keeps & DT_OP_KEEPS_WHOLE) != 0;
+    node->keeps = op->keeps;
+    for (int i = 0; i < n; i++) wanted |= (uint32_t)dt_node_wants(node, i) << i;
     DT_TRY(name_results(g, node, n_out, out));
     DT_TRY(add_bytes(g, node, attr, op->attr_bytes));
     for (int i = 0; i < n; i++)
         if ((op->keeps & DT_OP_KEEPS_FORM(i)) != 0)
             DT_TRY(keep_form(node, i, in[i]));
-        else if ((op->keeps & DT_OP_KEEPS_IN(i)) != 0 && serves(op, node, i))
+        else if ((op->keeps & DT_OP_KEEPS_IN(i)) != 0 && dti_node_needs(node, i, wanted))
             keep(node, i, in[i]);
     for (int r = 0; r < n_out; r++)
         if ((op->keeps & DT_OP_KEEPS_OUT(r)) != 0) keep(node, n + r, out[r]);
@@ -390,12 +392,13 @@ dti_graph_mark dti_graph_begin_part(dti_graph *g, dti_device *d)
     return mark;
 }
 
-void dti_graph_end_part(dti_graph *g, const dti_graph_mark *mark)
+void dti_graph_end_part(dti_graph *g, const dti_graph_mark *mark, bool stays)
 {
+    g->stamp = mark->stamp;
+    if (stays) return;
     dti_graph_unread(g, mark->n_firsts);
     forget_from(g, mark->n_nodes, mark->n_values);
     g->n_bytes = mark->n_bytes;
-    g->stamp = mark->stamp;
 }
 
 /* --- what the caller says and asks ------------------------------------------------------------ */
@@ -478,62 +481,11 @@ dt_tensor *dt_tape_watch(dt_tape *t, dt_tensor *x)
     return x;
 }
 
-/* Memory that the record alone holds back: seen first at (node, k). */
-static int64_t bytes_at(const dti_graph *g, size_t node, int k)
-{
-    const dt_tensor *x = g->nodes[node].kept[k].x;
-
-    if (x == NULL) return 0;
-    for (size_t i = 0; i <= node; i++) {
-        const dt_node *n = &g->nodes[i];
-        for (int j = 0; j < n->n_in + n->n_out && (i < node || j < k); j++)
-            if (n->kept[j].x != NULL && n->kept[j].x->storage == x->storage) return 0;
-    }
-    for (size_t i = 0; i < g->gradients->leaves.n; i++)
-        if (g->gradients->leaves.at[i].x->storage == x->storage) return 0;
-    return (int64_t)dti_tensor_bytes(x);
-}
-
-int64_t dt_tape_kept_bytes(const dt_tape *t)
-{
-    int64_t sum = 0;
-
-    if (t == NULL || t->graph == NULL || t->graph->gradients == NULL) return 0;
-    for (size_t i = 0; i < t->graph->n_nodes; i++) {
-        const dt_node *n = &t->graph->nodes[i];
-        for (int k = 0; k < n->n_in + n->n_out; k++) sum += bytes_at(t->graph, i, k);
-    }
-    return sum;
-}
-
-int dt_tape_kept_print(const dt_tape *t, char *text, size_t text_bytes)
-{
-    const dti_graph *g = t != NULL ? t->graph : NULL;
-    dti_writer w = { .text = text, .bytes = text_bytes };
-
-    if (text_bytes > 0) text[0] = '\0';
-    for (size_t i = 0; g != NULL && g->gradients != NULL && i < g->n_nodes; i++) {
-        const dt_node *n = &g->nodes[i];
-        for (int k = 0; k < n->n_in + n->n_out; k++) {
-            const dt_tensor *x = n->kept[k].x;
-            const int64_t bytes = bytes_at(g, i, k);
-            char shape[DTI_SHAPE_BYTES];
-            if (bytes == 0) continue;
-            dti_put(&w, "%s%s  %s  %s %d  %s %s  %lld bytes", w.used > 0 ? "\n" : "",
-                    n->scope != NULL ? n->scope : "-", n->name, k < n->n_in ? "operand" : "result",
-                    k < n->n_in ? k : k - n->n_in,
-                    dti_shape_text(x->shape, x->n_axes, shape, sizeof shape),
-                    dt_dtype_name(x->local.dtype), (long long)bytes);
-        }
-    }
-    return dti_written(&w);
-}
-
 /* --- a node, as its backward sees it ---------------------------------------------------------- */
 
 bool dt_node_wants(const dt_node *n, int i)
 {
-    return n != NULL && i >= 0 && i < n->n_in && n->in[i] >= 0;
+    return n != NULL && i >= 0 && i < n->n_in && n->in[i] >= 0 && (n->unasked >> i & 1u) == 0;
 }
 
 dt_tensor *dt_node_in(const dt_node *n, int i)

@@ -22,6 +22,7 @@ typedef struct dti_sum {
 typedef struct dti_graph_value {
     uint32_t stamp;  /* of tensors that are this value, with its number */
     bool leaf;       /* leaf of the collection with the value's number */
+    bool of_leaves;  /* made of leaves alone, or one: its gradient is the second half's */
     bool read;       /* of a leaf: a node reads it, which has it among its `firsts` */
     bool told;       /* of a leaf: its sum of this pass is in the collection */
     bool scattered;  /* of a leaf: its sum of this pass is of what was gathered, and travels once */
@@ -59,7 +60,11 @@ struct dt_node {
     const char *scope; /* innermost; NULL: none */
     void (*backward)(dt_tape *, const dt_node *, dt_tensor *const *, dt_tensor **);
     dt_part_fn part;
-    bool whole;                     /* gradients enter without terms */
+    uint32_t keeps;                 /* of the row */
+    uint32_t unasked;               /* bit i: operand i, for now */
+    bool lasts;                     /* to the second half: what is kept */
+    bool given;                     /* kept[i] is the gradient of operand i, for the second half */
+    size_t again_begin, again_end;  /* nodes of a part that ran again, for the second half */
     dt_dtype enters[DT_OP_MAX_OUT]; /* dtypes of gradients on entry; DT_N_DTYPES: as they come */
     int n_in, n_out;
     int32_t in[DT_RECOMPUTE_MAX_IN]; /* values v; -1 - v: constants */
@@ -75,8 +80,10 @@ struct dt_node {
 typedef struct dti_graph {
     dt_gradients *gradients; /* NULL: nothing is recorded */
     int paused;
-    bool thrifty; /* what is cheap is made again */
-    bool spent;   /* run backward and given back */
+    bool thrifty;      /* what is cheap is made again */
+    bool spent;        /* run backward and given back */
+    bool owes;         /* but for the second half */
+    size_t n_recorded; /* nodes without those of parts that ran again, from the first half on */
     uint32_t clears;
     uint32_t stamp; /* of values made now */
     dt_node *nodes;
@@ -162,7 +169,7 @@ dt_status dti_graph_row(dt_tape *t, const dt_op *op, const void *attr, int n, dt
 /* What x was reduced to may stand for it: not where the record knows x but not that. */
 bool dti_graph_knows(const dt_tape *t, const dt_tensor *x, const dt_tensor *reduced);
 
-/* The record before a part that is run again, and back to it. */
+/* The record before a part that is run again, and back to it, or what the part has noted stays. */
 typedef struct dti_graph_mark {
     size_t n_nodes, n_values, n_bytes, n_firsts;
     uint32_t stamp;
@@ -176,12 +183,34 @@ dt_status dti_graph_read(dti_graph *g, int n, dt_tensor *const *in) DT_MUST_USE;
 void dti_graph_unread(dti_graph *g, size_t n);
 
 dti_graph_mark dti_graph_begin_part(dti_graph *g, dti_device *d);
-void dti_graph_end_part(dti_graph *g, const dti_graph_mark *mark);
+void dti_graph_end_part(dti_graph *g, const dti_graph_mark *mark, bool stays);
 
 dt_status dti_graph_add_part(dt_tape *t, dt_part_fn fn, const void *arg, size_t arg_bytes, int n,
                              dt_tensor *const *in, dt_tensor *y) DT_MUST_USE;
 
+/* --- what nodes keep (kept.c) ----------------------------------------------------------------- */
+
 void dti_node_drop(dt_node *node); /* what it keeps */
+
+/* Whether what a node keeps at k is needed for gradients of the operands `asked`, a bit each. */
+static inline bool dti_node_needs(const dt_node *node, int k, uint32_t asked)
+{
+    return k >= node->n_in || (node->keeps & DT_OP_KEEPS_CROSS) == 0 ||
+           (asked & node->keeps & ~(1u << k) & (DT_OP_KEEPS_OUT(0) - 1)) != 0;
+}
+
+/* The node with all that its backward reads for the operands `asked`, of which *out has references
+ * of its own: dti_node_drop(), also after an error. */
+dt_status dti_node_full(dt_tape *t, const dt_node *node, uint32_t asked, dt_node *out) DT_MUST_USE;
+
+/* Whether what the node keeps is there until the second half: it belongs to leaves, or somebody
+ * said so. */
+bool dti_node_lasts(const dt_node *node);
+
+/* Between two halves the node keeps what gradients of the operands `asked` need, no recipes of what
+ * will be gone then. */
+dt_status dti_node_put_off(dt_tape *t, dt_node *node, uint32_t asked) DT_MUST_USE;
+
 void dti_graph_clear(dti_graph *g);
 void dti_graph_free(dti_graph **g); /* accepts NULL */
 

@@ -43,6 +43,7 @@ typedef struct dti_storage {
     dti_memory_kind kind;
     uint32_t version; /* counts what was written over bytes that were there */
     int moving;       /* begun moves that read the bytes */
+    uint32_t seen;    /* by who goes through what holds storages, each once: a stamp */
     bool held;        /* there is a block of ours behind it, in a dry memory one without bytes */
     bool lent;        /* the bytes are the lender's */
     void *data;

@@ -157,6 +157,15 @@ DT_API dt_tensor *dt_tape_input(dt_tape *tape, dt_tensor *x);
  */
 DT_API dt_tensor *dt_tape_input_gradient(dt_tape *tape, const dt_tensor *x);
 
+/* What a pass runs: all, or first what inputs of the record need, and what has to wait for nobody
+ * later, perhaps after other records' passes. */
+typedef enum dt_backward_half {
+    DT_BACKWARD_WHOLE,
+    DT_BACKWARD_INPUTS, /* gradients of all but watched leaves and what is made of leaves alone, by
+                         * moves, casts and other calls that have no other operands */
+    DT_BACKWARD_WEIGHTS /* of those, once, after the other half: `from` is NULL, there is no seed */
+} dt_backward_half;
+
 typedef struct dt_backward_options {
     dt_tensor *seed; /* the gradient of `from`: same shape and mesh, float; NULL: 1 */
     bool keep;       /* the record stays, for another backward pass; else it is given back as it is
@@ -168,6 +177,7 @@ typedef struct dt_backward_options {
      * pass. NULL: nobody is told. After an error nobody is any more. */
     void (*ready)(void *arg, dt_tape *tape, dt_tensor *leaf);
     void *arg;
+    dt_backward_half half; /* the second tells who is ready. Neither with `keep` */
 } dt_backward_options;
 
 /**
@@ -178,12 +188,17 @@ typedef struct dt_backward_options {
  *
  * Rows and moves of the backward pass stand under the scope "backward" in the tape's counters.
  *
+ * Two halves give the bits of a whole pass. In between the record keeps what products by watched
+ * leaves still need, an operand and the gradient of the result of each, and gradients of vectors,
+ * which rows give in the first half; dt_tape_kept_bytes() counts them. A part of dt_recompute()
+ * runs again in the first half alone.
+ *
  * Collective  as the forward calls were: over the meshes that they moved on, and those on which
  *             gradients are terms of sums.
  * Errors      latched: DT_ERR_ARG          nothing is recorded; `from` is of another tape, is a
  *                                          constant, or has several elements and no seed; a second
- *                                          pass without `keep`; a value that a row needs was
- *                                          written over since
+ *                                          pass without `keep`; a half out of order, or with
+ *                                          `keep`; a value that a row needs was written over since
  *                      DT_ERR_UNSUPPORTED  a gradient reaches a row that has no backward, or
  *                                          Partial(avg, prod); names it
  *                      those of operators and moves
@@ -211,10 +226,9 @@ typedef dt_tensor *(*dt_part_fn)(dt_tape *tape, const void *arg, int n, dt_tenso
 DT_API dt_tensor *dt_recompute(dt_tape *tape, dt_part_fn fn, const void *arg, size_t arg_bytes,
                                int n, dt_tensor *const *in);
 
-/** Bytes on this rank that the record keeps until the backward pass. Leaves are not counted, memory
- * that several share once; a frozen weight is, though it lives anyway. Not collective. Errors:
- * none.
- */
+/** Bytes on this rank that the record keeps until the backward pass, or its second half. Leaves are
+ * not counted, memory that several share once; a frozen weight is, though it lives anyway. Not
+ * collective. Errors: none. */
 DT_API int64_t dt_tape_kept_bytes(const dt_tape *tape);
 
 /**

@@ -150,6 +150,18 @@ static dt_status tells(dt_mesh *mesh, const void *arg)
                      program, s.order, want, pass);
         DT_TRY_TO(done, st, is_whole(&s, program));
     }
+    s.order[0] = '\0';
+    dt_gradients_clear(s.g);
+    loss = record(&s, t, x, program);
+    dt_backward(t, loss,
+                &(dt_backward_options){ .ready = note, .arg = &s, .half = DT_BACKWARD_INPUTS });
+    DT_EXPECT_TO(done, st, s.order[0] == '\0', "%s told %s in a first half", program, s.order);
+    dt_backward(t, NULL,
+                &(dt_backward_options){ .ready = note, .arg = &s, .half = DT_BACKWARD_WEIGHTS });
+    DT_TRY_TO(done, st, dt_tape_status(t));
+    DT_EXPECT_TO(done, st, strcmp(s.order, want) == 0, "%s told %s, not %s, in a second half",
+                 program, s.order, want);
+    DT_TRY_TO(done, st, is_whole(&s, program));
 done:
     return close_told(&s, &t, &x, st);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One driver for every row that has a backward: under whatever placements the row accepts, its
- * gradients are those of differences. */
+ * gradients are those of differences, and a pass in two halves gives them as a whole one does. */
 #include <dtensor/factories.h>
 #include <dtensor/gradients.h>
 #include <dtensor/ops.h>
@@ -13,6 +13,7 @@
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/ops/op_rules.h"
 #include "tests/support/dt_test.h"
+#include "tests/support/halves.h"
 #include "tests/support/row_cases.h"
 #include "tests/support/tensors.h"
 
@@ -58,13 +59,14 @@ static dt_status check_row(dt_mesh *mesh, const row_case *c, int n, dt_tensor *c
     int varied[DT_OP_MAX_IN], n_varied = 0;
     dt_tensor *x[DT_OP_MAX_IN];
 
-    if (c->op != &dti_op_rope && !is_trained_attention(c->op))
-        return dt_op_check_gradient(mesh, c->op, c->attr, n, in, 0.0, report);
     for (int i = 0; i < n && (c->op != &dti_op_rope || i == 0); i++)
         if (!row_case_is_ints(c, i)) {
             x[n_varied] = in[i];
             varied[n_varied++] = i;
         }
+    DT_TRY(dt_test_halves(mesh, first_result, &(row_call){ c, in, n, varied }, n_varied, x));
+    if (c->op != &dti_op_rope && !is_trained_attention(c->op))
+        return dt_op_check_gradient(mesh, c->op, c->attr, n, in, 0.0, report);
     return dt_check_gradient(mesh, first_result, &(row_call){ c, in, n, varied }, n_varied, x, 0.0,
                              report);
 }

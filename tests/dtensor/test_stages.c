@@ -7,6 +7,7 @@
 #include <dtensor/ops.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/tensors.h"
 
@@ -122,20 +123,25 @@ static dt_status in_one(scene *s, bool again, bool thrifty, outcome *out)
     return bits_of(s, out);
 }
 
+static dt_status forward(scene *s, int m, bool again, bool thrifty, dt_tensor **in, dt_tensor **y)
+{
+    for (int k = 0; k < STAGES; k++) {
+        dt_tape *t = s->tape[m][k];
+        dt_tape_reset(t);
+        dt_tape_record(t, s->g);
+        dt_tape_set_thrifty(t, thrifty);
+        if (k > 0) in[k] = dt_tape_input(t, y[k - 1]);
+        y[k] = stage(s, t, k, m, again, in[k]);
+        DT_TRY(dt_tape_status(t));
+    }
+    return DT_OK;
+}
+
 static dt_status in_stages(scene *s, bool again, bool thrifty, outcome *out)
 {
     dt_tensor *in[MICROBATCHES][STAGES + 1] = { { NULL } }, *y[MICROBATCHES][STAGES];
 
-    for (int m = 0; m < MICROBATCHES; m++)
-        for (int k = 0; k < STAGES; k++) {
-            dt_tape *t = s->tape[m][k];
-            dt_tape_reset(t);
-            dt_tape_record(t, s->g);
-            dt_tape_set_thrifty(t, thrifty);
-            if (k > 0) in[m][k] = dt_tape_input(t, y[m][k - 1]);
-            y[m][k] = stage(s, t, k, m, again, in[m][k]);
-            DT_TRY(dt_tape_status(t));
-        }
+    for (int m = 0; m < MICROBATCHES; m++) DT_TRY(forward(s, m, again, thrifty, in[m], y[m]));
     for (int m = 0; m < MICROBATCHES; m++) {
         dt_tensor *dy = NULL;
         for (int k = STAGES - 1; k >= 0; k--) {
@@ -155,6 +161,50 @@ static dt_status in_stages(scene *s, bool again, bool thrifty, outcome *out)
     return bits_of(s, out);
 }
 
+/* What stage k keeps between two halves: of each product an operand, which two of them share, and
+ * the gradient of its result; of the norm its gradient. */
+static int64_t put_off_bytes(const scene *s, int k)
+{
+    const dt_local *gate = dt_tensor_local(s->leaf[GATE]), *head = dt_tensor_local(s->leaf[HEAD]);
+    const int64_t each = (int64_t)dt_dtype_size(gate->dtype), f = gate->shape[0],
+                  v = head->shape[0];
+
+    return k == 0   ? T * 4 + T * D * each
+           : k == 1 ? D * 4 + (T * D + 2 * T * f + T * f + T * D) * each
+                    : D * 4 + (T * D + T * v) * each;
+}
+
+/* The same in halves: the second ones of a stage wait until all first ones are done, and come in
+ * the order that is given. */
+static dt_status in_halves(scene *s, bool again, bool thrifty, const int *order, outcome *out)
+{
+    const dt_backward_options second = { .half = DT_BACKWARD_WEIGHTS };
+    dt_tensor *in[MICROBATCHES][STAGES + 1] = { { NULL } }, *y[MICROBATCHES][STAGES];
+
+    for (int m = 0; m < MICROBATCHES; m++) {
+        dt_backward_options first = { .half = DT_BACKWARD_INPUTS };
+        DT_TRY(forward(s, m, again, thrifty, in[m], y[m]));
+        for (int k = STAGES - 1; k >= 0; k--) {
+            dt_tape *t = s->tape[m][k];
+            dt_backward(t, y[m][k], &first);
+            first.seed = k > 0 ? dt_tape_input_gradient(t, in[m][k]) : NULL;
+            DT_TRY(dt_tape_status(t));
+        }
+    }
+    for (int i = 0; i < LEAVES; i++)
+        DT_EXPECT(dt_gradient(s->g, s->leaf[i]) == NULL, "leaf %d in a first half", i);
+    for (int k = 0; k < STAGES; k++)
+        for (int m = 0; m < MICROBATCHES; m++) {
+            dt_tape *t = s->tape[order[m]][k];
+            DT_EXPECT_EQ_INT(dt_tape_kept_bytes(t), put_off_bytes(s, k));
+            dt_backward(t, NULL, &second);
+            DT_TRY(dt_tape_status(t));
+            DT_EXPECT(dt_tape_kept_bytes(t) == 0, "given back");
+            dt_tape_reset(t);
+        }
+    return bits_of(s, out);
+}
+
 static dt_status compare(dt_mesh *mesh, const void *arg)
 {
     const dt_dtype dtype = *(const dt_dtype *)arg;
@@ -162,6 +212,7 @@ static dt_status compare(dt_mesh *mesh, const void *arg)
     dt_status st = open_scene(mesh, dtype, &s);
 
     for (int how = 0; how < 4 && st == DT_OK; how++) {
+        static const int ascending[] = { 0, 1, 2 }, other[] = { 2, 0, 1 };
         outcome one, stages;
         DT_TRY_TO(done, st, in_one(&s, how & 1, how & 2, &one));
         DT_TRY_TO(done, st, in_stages(&s, how & 1, how & 2, &stages));
@@ -169,6 +220,14 @@ static dt_status compare(dt_mesh *mesh, const void *arg)
             DT_EXPECT_TO(done, st, memcmp(one.bits[i], stages.bits[i], sizeof *one.bits) == 0,
                          "leaf %d has other bits in stages, %s, way %d", i, dt_dtype_name(dtype),
                          how);
+        DT_TRY_TO(done, st, in_halves(&s, how & 1, how & 2, ascending, &stages));
+        for (int i = 0; i < LEAVES; i++)
+            DT_EXPECT_TO(done, st, memcmp(one.bits[i], stages.bits[i], sizeof *one.bits) == 0,
+                         "leaf %d has other bits in halves, %s, way %d", i, dt_dtype_name(dtype),
+                         how);
+        DT_TRY_TO(done, st, in_halves(&s, how & 1, how & 2, other, &stages));
+        DT_EXPECT_TO(done, st, memcmp(&one, &stages, sizeof one) != 0,
+                     "an order of second halves would be seen");
     }
 done:
     close_scene(&s);
@@ -186,25 +245,98 @@ DT_TEST(stages, records_of_stages_have_the_bits_of_one)
     }
 }
 
-/* --- inputs by themselves --------------------------------------------------------------------- */
+/* --- halves by themselves --------------------------------------------------------------------- */
+
+static dt_status warm(dt_mesh *mesh, scene *s)
+{
+    static const int ascending[] = { 0, 1, 2 };
+    uint64_t allocated = 0;
+    outcome out;
+
+    (void)mesh;
+    for (int round = 0; round < 6; round++) {
+        if (round == 4) allocated = dti_alloc_count();
+        DT_TRY(in_halves(s, round % 2 == 1, false, ascending, &out));
+    }
+    DT_EXPECT(dti_alloc_count() == allocated, "%d blocks from the system",
+              (int)(dti_alloc_count() - allocated));
+    return DT_OK;
+}
+
+/* Gradients of what is made, of activations and of leaves alone, come once. */
+static dt_status watched(dt_mesh *mesh, scene *s)
+{
+    dt_tape *t = s->tape[0][0];
+    dt_tensor *made[2][3] = { { NULL } };
+    dt_status st = DT_OK;
+
+    (void)mesh;
+    for (int halves = 0; halves <= 1; halves++) {
+        dt_backward_options how = { .half = halves ? DT_BACKWARD_INPUTS : DT_BACKWARD_WHOLE };
+        dt_tensor *y[3], *z;
+        dt_tape_reset(t);
+        dt_tape_record(t, s->g);
+        y[0] = dt_tape_watch(t, dt_tanh(t, s->leaf[DOWN]));
+        y[1] = dt_tape_watch(t, stage(s, t, 0, 0, false, NULL));
+        y[2] = dt_tape_watch(t, dt_linear(t, y[1], s->leaf[GATE], NULL));
+        z = dt_test_reduced(t, dt_linear(t, y[2], y[0], NULL));
+        dt_backward(t, dt_sum(t, dt_mul(t, z, z), DT_ALL_AXES), &how);
+        how.half = DT_BACKWARD_WEIGHTS;
+        if (halves) dt_backward(t, NULL, &how);
+        DT_TRY_TO(done, st, dt_tape_status(t));
+        for (int i = 0; i < 3; i++) made[halves][i] = dt_tensor_retain(dt_gradient(s->g, y[i]));
+        dt_gradients_clear(s->g);
+    }
+    for (int i = 0; i < 3; i++)
+        DT_TRY_TO(done, st, dt_test_expect_same(made[1][i], made[0][i], "a whole pass"));
+done:
+    for (int i = 0; i < 6; i++) dt_tensor_release(&made[i / 3][i % 3]);
+    return st;
+}
 
 #define REFUSED(call, says)                                    \
     do {                                                       \
         dt_tape_reset(t);                                      \
-        dt_tape_record(t, s.g);                                \
+        dt_tape_record(t, s->g);                               \
         call;                                                  \
         DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_ARG, says); \
     } while (0)
 
-static dt_status inputs(dt_mesh *mesh, scene *with)
+static dt_status bad_halves(dt_mesh *mesh, scene *s)
 {
-    const scene s = *with;
-    dt_tape *t = s.tape[0][0];
-    dt_tensor *x = s.leaf[GATE], *in, *y;
+    const dt_backward_options first = { .half = DT_BACKWARD_INPUTS },
+                              second = { .half = DT_BACKWARD_WEIGHTS };
+    dt_tape *t = s->tape[0][0];
+    dt_tensor *x = s->leaf[GATE], *y;
+
+    (void)mesh;
+#define LOSS (y = dt_sum(t, dt_mul(t, dt_tape_input(t, x), x), DT_ALL_AXES))
+    REFUSED(dt_backward(t, NULL, &second), "no first half");
+    REFUSED(dt_backward(t, NULL, &first), "from is NULL");
+    REFUSED(dt_backward(t, LOSS, &second), "`from` and the seed are NULL");
+    REFUSED(dt_backward(t, LOSS, &(dt_backward_options){ .half = first.half, .keep = true }),
+            "without `keep`");
+    REFUSED(dt_backward(t, LOSS, &first); dt_backward(t, y, &first), "the second half");
+    REFUSED(dt_backward(t, LOSS, &first); dt_backward(t, y, NULL), "the second half");
+    REFUSED(dt_backward(t, LOSS, &first); dt_backward(t, NULL, &second);
+            dt_backward(t, NULL, &second), "no first half");
+    REFUSED(dt_backward(t, LOSS, &first); dt_gradients_clear(s->g);
+            dt_backward(t, NULL, &second), "was cleared between two halves");
+    REFUSED(dt_backward(t, LOSS, &first); dt_tape_watch(t, dt_mul(t, x, x)), "does not record");
+#undef LOSS
+    return DT_OK;
+}
+
+/* --- inputs by themselves --------------------------------------------------------------------- */
+
+static dt_status inputs(dt_mesh *mesh, scene *s)
+{
+    dt_tape *t = s->tape[0][0];
+    dt_tensor *x = s->leaf[GATE], *in, *y;
     const void *before = dt_tensor_local(x)->data;
 
     DT_EXPECT(dt_tape_input(t, x) == x, "nothing is recorded");
-    dt_tape_record(t, s.g);
+    dt_tape_record(t, s->g);
     in = dt_tape_input(t, x);
     DT_EXPECT(in != x && dt_tensor_local(in)->data == before, "the same bytes");
     DT_EXPECT(dt_tape_input_gradient(t, in) == NULL, "nothing has come");
@@ -214,32 +346,53 @@ static dt_status inputs(dt_mesh *mesh, scene *with)
     DT_TRY(dt_tape_status(t));
     y = dt_tape_input_gradient(t, in); /* of both passes: 2 x x */
     DT_TRY(dt_test_expect_same(y, dt_mul_scalar(t, dt_mul(t, x, x), 2.0), "twice the square"));
-    DT_TRY(dt_test_expect_same(y, dt_gradient(s.g, x), "the leaf's gradient"));
+    DT_TRY(dt_test_expect_same(y, dt_gradient(s->g, x), "the leaf's gradient"));
 
     REFUSED(dt_tape_input(t, NULL), "x is NULL");
-    REFUSED(dt_tape_input(t, s.ids), "of integers");
+    REFUSED(dt_tape_input(t, s->ids), "of integers");
     REFUSED(dt_tape_input_gradient(t, NULL), "x is NULL");
     REFUSED(dt_tape_input_gradient(t, x), "no input of this tape's record");
     REFUSED(dt_tape_input_gradient(t, dt_mul(t, x, x)), "no input of this tape's record");
-    REFUSED(in = dt_tape_input(t, x); y = dt_mul(t, in, in); dt_tape_record(t, s.g);
+    REFUSED(in = dt_tape_input(t, x); y = dt_mul(t, in, in); dt_tape_record(t, s->g);
             dt_tape_input_gradient(t, in), "no input of this tape's record");
     (void)mesh;
     return DT_OK;
 }
+
+typedef dt_status (*scene_body)(dt_mesh *mesh, scene *s);
 
 static dt_status on_scene(dt_mesh *mesh, const void *arg)
 {
     scene s = { NULL };
     dt_status st = open_scene(mesh, DT_F32, &s);
 
-    (void)arg;
-    if (st == DT_OK) st = inputs(mesh, &s);
+    if (st == DT_OK) st = (*(const scene_body *)arg)(mesh, &s);
     close_scene(&s);
     return st;
 }
 
+static void on_scenes(scene_body body)
+{
+    dt_test_on_ranks("tp=1", on_scene, &body);
+    dt_test_on_ranks("tp=2", on_scene, &body);
+}
+
 DT_TEST(stages, inputs_are_leaves_of_one_record)
 {
-    dt_test_on_ranks("tp=1", on_scene, NULL);
-    dt_test_on_ranks("tp=2", on_scene, NULL);
+    on_scenes(inputs);
+}
+
+DT_TEST(stages, second_halves_that_wait_take_no_memory_from_the_system)
+{
+    on_scenes(warm);
+}
+
+DT_TEST(stages, halves_give_gradients_of_what_is_made_once)
+{
+    on_scenes(watched);
+}
+
+DT_TEST(stages, halves_out_of_order_are_refused)
+{
+    on_scenes(bad_halves);
 }
