@@ -36,10 +36,11 @@ static dt_status check_pass(const dt_optimizer *opt, const dt_tape *tape, const 
     int64_t n = 1;
 
     DT_CHECK(opt != NULL, DT_ERR_ARG, "optimizer is NULL");
-    DT_CHECK(from != NULL, DT_ERR_ARG, "the loss is NULL");
+    DT_CHECK(from != NULL || options->half == DT_BACKWARD_WEIGHTS, DT_ERR_ARG, "the loss is NULL");
     DT_CHECK(dti_tape_records_for(tape, opt->gradients), DT_ERR_ARG,
              "the tape does not record for this optimizer: dt_tape_record(tape, "
              "dt_optimizer_gradients(optimizer)) comes before the forward pass");
+    if (from == NULL) return DT_OK;
     for (int a = 0; a < dt_tensor_n_axes(from); a++) n *= dt_tensor_extent(from, a);
     DT_CHECK(options->seed != NULL || n == 1, DT_ERR_ARG,
              "the loss has %lld elements: reduce them to one", (long long)n);
@@ -47,15 +48,15 @@ static dt_status check_pass(const dt_optimizer *opt, const dt_tape *tape, const 
 }
 
 /* A pass whose gradients travel meanwhile. */
-typedef struct travels {
+typedef struct bucket_pass {
     dt_optimizer *opt;
     const dt_backward_options *asked; /* by the caller */
-} travels;
+} bucket_pass;
 
 /* A gradient is whole, unless other records are who reads the parameter. */
 static void set_out(void *arg, dt_tape *tape, dt_tensor *leaf)
 {
-    const travels *pass = arg;
+    const bucket_pass *pass = arg;
     dt_optimizer *opt = pass->opt;
     const int64_t i = dti_leaf_number(opt->gradients, leaf);
     dt_status st = DT_OK;
@@ -74,12 +75,13 @@ static void set_out(void *arg, dt_tape *tape, dt_tensor *leaf)
 static dt_status run_pass(dt_optimizer *opt, dt_tape *tape, dt_tensor *from, bool last,
                           const dt_backward_options *asked)
 {
-    const bool meanwhile = opt->buckets != NULL && (last || opt->options.zero == 2);
+    const bool travels = last || opt->options.zero == 2, first = asked->half == DT_BACKWARD_INPUTS;
+    const bool meanwhile = travels && opt->buckets != NULL && !first;
     dt_backward_options options = *asked;
     dt_tensor *scale = NULL;
-    travels pass = { opt, asked };
+    bucket_pass pass = { opt, asked };
 
-    if (options.seed == NULL) {
+    if (from != NULL && options.seed == NULL) {
         DT_TRY(seed_of(opt, from, &scale));
         options.seed = scale;
     }
@@ -92,7 +94,7 @@ static dt_status run_pass(dt_optimizer *opt, dt_tape *tape, dt_tensor *from, boo
     dt_tensor_release(&scale);
     if (dt_tape_status(tape) != DT_OK) return DT_OK;
     if (meanwhile) return dti_buckets_close(opt->buckets, tape);
-    for (int64_t i = 0; i < opt->n && opt->options.zero == 2; i++)
+    for (int64_t i = 0; i < opt->n && opt->options.zero == 2 && !first; i++)
         DT_TRY(dti_optimizer_reduce(opt, i, tape));
     return DT_OK;
 }

@@ -132,7 +132,8 @@ DT_API double dt_optimizer_loss_scale(const dt_optimizer *optimizer);
  *            seed comes from a pass that began with the loss, so it is scaled already
  *   last     of the step's passes that read the parameters which this one reads: what waits for all
  *            of them may travel now
- *   options  as of dt_backward(); `ready` is called behind what the optimizer does. May be NULL
+ *   options  as of dt_backward(); `ready` is called behind what the optimizer does. May be NULL.
+ *            Gradients, and so what they send, are the second half's
  *
  * With bucket_bytes gradients set out while the pass goes on, as soon as nothing is added to them
  * any more: those that are cut (zero 2) in each pass, others in the last. dt_gradient() does not
