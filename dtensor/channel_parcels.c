@@ -149,6 +149,7 @@ static dt_status start_piece(dt_parcel *p, dti_leg *q)
                                       .send = data,
                                       .recv = data,
                                       .counts = &q->count } };
+    q->request.what = p->name;
     return dti_comm_start(c->comm, &q->request);
 }
 
@@ -445,8 +446,7 @@ dt_status dti_parcel_fail(dt_parcel *p, dt_status st)
 {
     dt_channel *c = p->channel;
 
-    dti_error_prefix("message %llu of channel \"%s\"", (unsigned long long)p->number,
-                     c->comm->name);
+    dti_error_prefix("%s of channel \"%s\"", p->name, c->comm->name);
     c->status = dti_error_frame(st, __func__, __FILE__, __LINE__);
     c->error = *dt_last_error();
     if (st == DT_ERR_COMM) return st; /* all know */

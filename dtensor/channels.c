@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dtensor/channels.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -52,9 +53,8 @@ static dt_status wait_for_one(dt_parcel *p)
     dt_status st;
 
     DT_CHECK(r != NULL, DT_ERR_ARG,
-             "message %llu of channel \"%s\" is one that rank %d sends itself, and has not %s yet",
-             (unsigned long long)p->number, c->comm->name, dt_runtime_rank(c->all->rt),
-             p->sends ? "received" : "sent");
+             "%s of channel \"%s\" is one that rank %d sends itself, and has not %s yet", p->name,
+             c->comm->name, dt_runtime_rank(c->all->rt), p->sends ? "received" : "sent");
     c->all->awaited = r;
     st = dti_comm_wait(c->comm, r);
     c->all->awaited = NULL;
@@ -334,6 +334,7 @@ static dt_status new_parcel(dt_channel *c, bool sends, dt_parcel **out)
     p->channel = c;
     p->sends = sends;
     p->number = ++list->n;
+    (void)snprintf(p->name, sizeof p->name, "message %llu", (unsigned long long)p->number);
     *out = p;
     return DT_OK;
 }

@@ -54,6 +54,7 @@ struct dt_parcel {
     dt_channel *channel;
     dt_parcel *next; /* of the channel's, in order */
     uint64_t number;
+    char name[32]; /* "message 3" */
     bool sends;
     bool held;     /* by the caller; else it is freed when it is over */
     bool taken;    /* of a send: this rank's own receive has had what is in it for it */

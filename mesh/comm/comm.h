@@ -93,6 +93,7 @@ typedef struct dti_comm_request {
     int64_t begun_ns;          /* when it was started, over a simulated link or on a time line */
     uint64_t flight;           /* its number in the flight recorder; 0: not recorded */
     const dti_comm_note *note; /* during start, if agreement is checked */
+    const char *what;          /* of a message: which it is to those who know, or NULL */
     void *state;               /* the back end's, from start to the end of wait */
 } dti_comm_request;
 
