@@ -39,6 +39,11 @@ dt_status dti_leaf_settle(dt_gradients *g, int64_t leaf, const dt_layout *want, 
     return DT_OK;
 }
 
+dt_status dti_leaf_add(dt_gradients *g, int64_t leaf, dt_tensor *x, dt_tape *t)
+{
+    return dti_sum_add(t, &g->leaves.at[leaf].sum, x, true);
+}
+
 dt_tensor *dti_leaf_take(dt_gradients *g, int64_t leaf)
 {
     dti_sum *sum = &g->leaves.at[leaf].sum;

@@ -27,6 +27,11 @@ dt_tensor *dti_leaf_part(const dt_gradients *gradients, int64_t leaf, int k);
 dt_status dti_leaf_settle(dt_gradients *gradients, int64_t leaf, const dt_layout *want,
                           dt_tape *tape) DT_MUST_USE;
 
+/* Adds x to the only part of a leaf's sum, which lies and is shaped as it is; where there is none x
+ * is it. Terms of a sum need no other way. */
+dt_status dti_leaf_add(dt_gradients *gradients, int64_t leaf, dt_tensor *x,
+                       dt_tape *tape) DT_MUST_USE;
+
 /* Takes the only part of a leaf's sum out; NULL if there is none. A reference of the caller's. */
 dt_tensor *dti_leaf_take(dt_gradients *gradients, int64_t leaf);
 

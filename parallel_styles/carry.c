@@ -249,7 +249,7 @@ static dt_status make_zeros(const dt_layer *layer, int state, const dt_tensor *x
     char letters[DT_PARAM_MAX_AXES];
     int64_t plus[DT_PARAM_MAX_AXES], shape[DT_PARAM_MAX_AXES + 1] = { dt_tensor_extent(x, 0) };
     const int n = dti_kind_state(layer->spec.kind, state, letters, plus);
-    dt_mesh *mesh = layer->list->mesh;
+    dt_mesh *mesh = layer->mesh;
     dt_placement place[DT_MAX_DIMS] = { { 0 } };
     const dt_layout *layout;
 

@@ -26,7 +26,7 @@ static bool value(const void *list, int i, dt_tensor **x, const dt_layout **whol
 
     *x = dt_layer_param(layer, param);
     *whole = layer->whole[param];
-    return *x != NULL && *whole != NULL &&
+    return *x != NULL && dt_mesh_is_member(layer->mesh) && *whole != NULL &&
            (*whole != layer->layout[param] || dti_tensor_is_away(*x));
 }
 
@@ -92,7 +92,7 @@ static bool is_stored(const dt_layer *layer)
 {
     bool stored = false;
 
-    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh); m++)
+    for (int m = 0; m < dt_mesh_n_dims(layer->mesh); m++)
         stored = stored || (layer->style[m] != NULL && layer->style[m]->cut == DT_CUT_COPIES);
     return stored;
 }

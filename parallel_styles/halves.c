@@ -24,7 +24,7 @@ static bool enter(dt_tape *t, const dt_layer *layer, int n, dt_tensor **x)
     const char *before = dt_tape_because(t, NULL);
     bool ok = true;
 
-    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh) && ok; m++) {
+    for (int m = 0; m < dt_mesh_n_dims(layer->mesh) && ok; m++) {
         const dti_values v = { styles_for(layer, x[0], true)[m], layer, m, n, x, "input", true };
         if (v.style == NULL) continue;
         (void)dt_tape_because(t, v.style->name);
@@ -39,7 +39,7 @@ bool dti_layer_leave(dt_tape *t, const dt_layer *layer, int n, dt_tensor **y)
     const char *before = dt_tape_because(t, NULL);
     bool ok = true;
 
-    for (int m = dt_mesh_n_dims(layer->list->mesh) - 1; m >= 0 && ok; m--) {
+    for (int m = dt_mesh_n_dims(layer->mesh) - 1; m >= 0 && ok; m--) {
         const dti_values v = { styles_for(layer, y[0], false)[m], layer, m, n, y, "output", false };
         if (v.style == NULL) continue;
         (void)dt_tape_because(t, v.style->name);
@@ -93,7 +93,7 @@ static bool can_pass(dt_tape *t, const dt_layer *layer, int n, dt_tensor *const 
         return false;
     }
     for (int i = 0; i < n; i++) {
-        if (x[i] != NULL && on_mesh(x[i], layer->list->mesh)) continue;
+        if (x[i] != NULL && on_mesh(x[i], layer->mesh)) continue;
         (void)dt_tape_fail(t, x[i] == NULL ? DT_ERR_ARG : DT_ERR_LAYOUT, "%s %d of %s %s", what, i,
                            layer->name, x[i] == NULL ? "is NULL" : "lies on another mesh");
         return false;

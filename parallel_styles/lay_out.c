@@ -9,9 +9,9 @@
 #include "parallel_styles/layers_internal.h"
 #include "placements/shard_over.h"
 
-static int n_parts(const dt_layers *list, int slot)
+static int n_parts(const dt_layer *layer, int slot)
 {
-    return slot == DTI_NO_DIM ? 1 : dt_mesh_dim_size(list->mesh, slot);
+    return slot == DTI_NO_DIM ? 1 : dt_mesh_dim_size(layer->mesh, slot);
 }
 
 const char *dti_param_text(const dt_param_info *param, char text[DTI_PARAM_TEXT_BYTES])
@@ -61,7 +61,7 @@ static bool lays_alike(const dt_layer *layer, const char *own, int slot, const d
 
     if (own == NULL || slot != layer->list->slot || slot == DTI_NO_DIM) return false;
     if (dti_style_find(layer->list, own, NULL, &style) == DT_OK &&
-        dti_style_partition(style, &weight, n_parts(layer->list, slot), &room, &mine) == DT_OK)
+        dti_style_partition(style, &weight, n_parts(layer, slot), &room, &mine) == DT_OK)
         return dti_placement_equal(&mine, place);
     dti_error_clear(); /* it does not fit, and was not asked for */
     return false;
@@ -79,7 +79,7 @@ static dt_status follow(dt_layer *layer, const char *own, const dt_layer *partne
     if (partner->style[slot]->cut == DT_CUT_COPIES)
         return set_style(layer, slot, partner->style[slot]->name, NULL);
     if (slot != DTI_NO_DIM)
-        DT_TRY(dti_style_partition(partner->style[slot], &weight, n_parts(layer->list, slot), &room,
+        DT_TRY(dti_style_partition(partner->style[slot], &weight, n_parts(layer, slot), &room,
                                    &place));
     if (lays_alike(layer, own, slot, &place)) return set_style(layer, slot, own, NULL);
     if (place.kind != DT_PLACE_SHARD) return set_style(layer, slot, "replicate", NULL);
@@ -163,8 +163,7 @@ static dt_status check_kind(const dt_layer *layer, int slot)
     char text[DTI_PARAM_TEXT_BYTES] = "", names[256];
 
     if (dt_style_fits(style, layer->spec.kind)) return DT_OK;
-    DT_TRY(
-        dti_style_list(dt_mesh_runtime(layer->list->mesh), layer->spec.kind, names, sizeof names));
+    DT_TRY(dti_style_list(dt_mesh_runtime(layer->mesh), layer->spec.kind, names, sizeof names));
     if (layer->n_params > 0) (void)dti_param_text(&weight, text);
     DT_FAIL(DT_ERR_LAYOUT, "style \"%s\" does not fit %s, %s%s%s; there it can be: %s", style->name,
             layer->name, dti_kind_text(layer->spec.kind), text[0] ? " with " : "", text, names);
@@ -174,27 +173,26 @@ static dt_status check_kind(const dt_layer *layer, int slot)
 static dt_status refuse(dt_status st, const dt_layer *layer, int slot, const dt_param_info *info)
 {
     const dt_style *style = layer->style[slot];
-    const int parts = n_parts(layer->list, slot);
+    const int parts = n_parts(layer, slot);
     char text[DTI_PARAM_TEXT_BYTES] = "";
 
     if (info != NULL) (void)dti_param_text(info, text);
     DT_FAIL(st, "style \"%s\" refuses %s%s%s (%s%smesh dim \"%s\" of %d rank%s)", style->name,
             layer->name, dt_last_error()->code == DT_OK ? "" : ": ",
             dt_last_error()->code == DT_OK ? "" : dt_last_error()->message, text,
-            text[0] ? ", " : "",
-            slot == DTI_NO_DIM ? "none" : dt_mesh_dim_name(layer->list->mesh, slot), parts,
-            parts == 1 ? "" : "s");
+            text[0] ? ", " : "", slot == DTI_NO_DIM ? "none" : dt_mesh_dim_name(layer->mesh, slot),
+            parts, parts == 1 ? "" : "s");
 }
 
 /* Which mesh dim a refused style was for, in front of an error's message. */
 static dt_status name_dim(dt_status st, const dt_layer *layer, int slot)
 {
-    const int parts = n_parts(layer->list, slot);
+    const int parts = n_parts(layer, slot);
 
     if (st == DT_OK) return DT_OK;
     if (slot != DTI_NO_DIM)
-        dti_error_prefix("mesh dim \"%s\" of %d rank%s", dt_mesh_dim_name(layer->list->mesh, slot),
-                         parts, parts == 1 ? "" : "s");
+        dti_error_prefix("mesh dim \"%s\" of %d rank%s", dt_mesh_dim_name(layer->mesh, slot), parts,
+                         parts == 1 ? "" : "s");
     return dti_error_frame(st, __func__, __FILE__, __LINE__);
 }
 
@@ -206,7 +204,7 @@ static dt_status validate(const dt_layer *layer, int slot)
 
     if (style->validate == NULL) return DT_OK;
     dti_error_clear();
-    st = style->validate(style, layer, n_parts(layer->list, slot));
+    st = style->validate(style, layer, n_parts(layer, slot));
     if (st == DT_OK) return DT_OK;
     return refuse(st, layer, slot, layer->n_params > 0 ? &weight : NULL);
 }
@@ -222,12 +220,12 @@ static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, 
 
     if (style == NULL) return DT_OK;
     dti_error_clear();
-    st = dti_style_partition(style, info, n_parts(layer->list, m), &room, &place[m]);
+    st = dti_style_partition(style, info, n_parts(layer, m), &room, &place[m]);
     if (st != DT_OK) return refuse(st, layer, m, info);
     DT_CHECK(place[m].kind != DT_PLACE_PARTIAL && !place[m].terms, DT_ERR_LAYOUT,
              "style \"%s\" makes %s.%s Partial: a parameter is Shard or Replicate", style->name,
              layer->name, info->name);
-    st = dt_layout_get(layer->list->mesh, info->n_axes, place, NULL, &layout);
+    st = dt_layout_get(layer->mesh, info->n_axes, place, NULL, &layout);
     if (st == DT_OK) {
         int64_t shape[DT_PARAM_MAX_AXES];
         for (int a = 0; a < info->n_axes; a++) shape[a] = info->axis[a].extent;
@@ -235,8 +233,8 @@ static dt_status partition_on(const dt_layer *layer, const dt_param_info *info, 
     }
     if (st != DT_OK) {
         dti_error_prefix("style \"%s\" on %s.%s on mesh dim \"%s\" of %d ranks", style->name,
-                         layer->name, dti_param_text(info, text),
-                         dt_mesh_dim_name(layer->list->mesh, m), n_parts(layer->list, m));
+                         layer->name, dti_param_text(info, text), dt_mesh_dim_name(layer->mesh, m),
+                         n_parts(layer, m));
         return dti_error_frame(st, __func__, __FILE__, __LINE__);
     }
     place[m] = dt_layout_placement(layout, m); /* its blocks outlive the room */
@@ -254,7 +252,7 @@ static dt_status cut_copies(dt_layer *layer, int param, const dt_param_info *inf
         shape[a] = info->packed != DT_PACKED_NOT && a == 1 ? 1 : info->axis[a].extent;
     layer->whole[param] = l;
     if (param == DT_PARAM_WEIGHT) DT_TRY(dti_tiles_choose(layer));
-    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh); m++)
+    for (int m = 0; m < dt_mesh_n_dims(layer->mesh); m++)
         if (layer->style[m] != NULL && layer->style[m]->cut == DT_CUT_COPIES)
             DT_TRY(dti_shard_over(l, shape, m, &l));
     if (param == DT_PARAM_WEIGHT) DT_TRY(dti_tiles_lay_out(layer, &l));
@@ -275,7 +273,7 @@ static dt_status check_style(const dt_layer *layer, int slot)
 
 static dt_status lay_out(dt_layer *layer, const dti_rule_list *rules)
 {
-    const int n_dims = dt_mesh_n_dims(layer->list->mesh);
+    const int n_dims = dt_mesh_n_dims(layer->mesh);
 
     for (int s = 0; s < DTI_N_STYLE_SLOTS; s++) {
         if (layer->style[s] == NULL) continue;
@@ -288,13 +286,13 @@ static dt_status lay_out(dt_layer *layer, const dti_rule_list *rules)
         if (info.n_axes == 0) continue;
         for (int m = 0; m < n_dims; m++)
             DT_TRY(blame(partition_on(layer, &info, m, place), layer, m, rules));
-        DT_TRY(dt_layout_get(layer->list->mesh, info.n_axes, place, NULL, &layer->layout[p]));
+        DT_TRY(dt_layout_get(layer->mesh, info.n_axes, place, NULL, &layer->layout[p]));
         DT_TRY(cut_copies(layer, p, &info));
     }
     DT_TRY(dti_twins_check(layer));
     for (int m = 0; layer->rows_axis >= 0 && m < n_dims; m++) {
         const dt_placement w = dt_layout_placement(layer->whole[layer->rows_param], m);
-        if (n_parts(layer->list, m) > 1 && w.kind == DT_PLACE_SHARD && w.axis == layer->rows_axis)
+        if (n_parts(layer, m) > 1 && w.kind == DT_PLACE_SHARD && w.axis == layer->rows_axis)
             layer->rows_cut = true;
     }
     return DT_OK;
@@ -319,14 +317,15 @@ static dt_status check_tied(const dt_layer *layer, const dti_rule_list *rules)
     char one[DTI_RULE_TEXT_BYTES] = "", two[DTI_RULE_TEXT_BYTES] = "";
     char mine[DTI_RULE_TEXT_BYTES], other[DTI_RULE_TEXT_BYTES];
     bool both;
-    int m = 0;
+    int m = -1;
 
     if (partner == NULL || layer->layout[0] == partner->layout[0]) return DT_OK;
-    for (int d = 0; d < dt_mesh_n_dims(layer->list->mesh); d++) {
+    for (int d = 0; d < dt_mesh_n_dims(layer->mesh); d++) {
         const dt_placement a = dt_layout_placement(layer->layout[0], d);
         const dt_placement b = dt_layout_placement(partner->layout[0], d);
         if (!dti_placement_equal(&a, &b)) m = d;
     }
+    if (m < 0) return DT_OK;
     if (layer->rule[m] >= 0) (void)text_of(rules, layer->rule[m], one);
     if (partner->rule[m] >= 0) (void)text_of(rules, partner->rule[m], two);
     both = layer->rule[m] >= 0 && partner->rule[m] >= 0;
@@ -335,7 +334,7 @@ static dt_status check_tied(const dt_layer *layer, const dti_rule_list *rules)
     DT_FAIL(DT_ERR_LAYOUT,
             "%s%s%s%s%s shares the weight of %s, but on mesh dim \"%s\" %s and %s; %s%s%s", one,
             one[0] && two[0] ? " and " : "", two, one[0] || two[0] ? ": " : "", layer->name,
-            partner->name, dt_mesh_dim_name(layer->list->mesh, m), mine, other,
+            partner->name, dt_mesh_dim_name(layer->mesh, m), mine, other,
             both ? "leave one of the rules out, the other holds for both" : "give ",
             both                  ? ""
             : layer->rule[m] >= 0 ? partner->name

@@ -32,7 +32,7 @@ const dt_style *dt_layer_style(const dt_layer *layer)
 
 static bool has_dim(const dt_layer *layer, int dim)
 {
-    return layer != NULL && dim >= 0 && dim < dt_mesh_n_dims(layer->list->mesh);
+    return layer != NULL && dim >= 0 && dim < dt_mesh_n_dims(layer->mesh);
 }
 
 const dt_style *dt_layer_style_on(const dt_layer *layer, int dim)
@@ -67,9 +67,19 @@ bool dt_layer_owns_param(const dt_layer *layer, int param)
     return dt_layer_has_param(layer, param) && (layer->tied_to == NULL || param != DT_PARAM_WEIGHT);
 }
 
+bool dt_layer_holds_param(const dt_layer *layer, int param)
+{
+    return dt_layer_owns_param(layer, param) ||
+           (dt_layer_has_param(layer, param) && dti_layer_is_apart(layer));
+}
+
 dt_param_info dt_layer_param_info(const dt_layer *layer, int param)
 {
-    return dt_spec_param(dt_layer_spec_of(layer), param);
+    dt_param_info info = dt_spec_param(dt_layer_spec_of(layer), param);
+
+    if (layer != NULL && dti_layer_is_apart(layer) && param == DT_PARAM_WEIGHT)
+        info.layer = layer->tied_to->name;
+    return info;
 }
 
 const dt_layout *dt_layer_param_layout(const dt_layer *layer, int param)
@@ -80,8 +90,13 @@ const dt_layout *dt_layer_param_layout(const dt_layer *layer, int param)
 dt_tensor *dt_layer_param(const dt_layer *layer, int param)
 {
     if (!dt_layer_has_param(layer, param)) return NULL;
-    if (layer->tied_to != NULL && param == DT_PARAM_WEIGHT) layer = layer->tied_to;
+    if (!dt_layer_holds_param(layer, param)) layer = layer->tied_to;
     return layer->param[param];
+}
+
+dt_mesh *dt_layer_mesh(const dt_layer *layer)
+{
+    return layer != NULL ? layer->mesh : NULL;
 }
 
 const dt_layer *dt_layer_tied_to(const dt_layer *layer)
@@ -110,7 +125,7 @@ static bool is_models(const dt_layer *layer, int param)
 static dt_status check_value(const dt_layer *layer, int param, dt_tensor *value)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
-    dt_mesh *mesh = layer->list->mesh;
+    dt_mesh *mesh = layer->mesh;
     const dt_dtype dtype = dt_tensor_dtype(value);
 
     DT_CHECK(dt_mesh_runtime(dt_tensor_mesh(value)) == dt_mesh_runtime(mesh) &&
@@ -151,7 +166,7 @@ dt_status dt_layer_set_param(dt_layer *layer, int param, dt_tensor *value)
     DT_CHECK(dt_layer_has_param(layer, param), DT_ERR_ARG,
              "%s has no parameter of number %d (%s has %d)", layer->name, param,
              dti_kind_text(layer->spec.kind), layer->n_params);
-    DT_CHECK(dt_layer_owns_param(layer, param), DT_ERR_ARG,
+    DT_CHECK(dt_layer_holds_param(layer, param), DT_ERR_ARG,
              "%s shares the weight of %s: set it there", layer->name,
              layer->tied_to != NULL ? layer->tied_to->name : "");
     DT_TRY(check_value(layer, param, value));
@@ -222,7 +237,7 @@ static dt_tensor *prepare_param(dt_tape *t, const dt_layer *layer, int param, dt
 {
     const char *before = dt_tape_because(t, NULL);
 
-    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh) && w != NULL; m++) {
+    for (int m = 0; m < dt_mesh_n_dims(layer->mesh) && w != NULL; m++) {
         const dt_style *style = layer->style[m];
         if (style == NULL || style->prepare_param == NULL) continue;
         (void)dt_tape_because(t, style->name);
@@ -261,7 +276,7 @@ bool dti_layer_rows_cut(const dt_layer *layer, const dt_tensor *w)
     if (!layer->prepares || w == NULL || layer->rows_axis < 0) return layer->rows_cut;
     n = dti_layout_cuts(dt_tensor_layout(w), layer->rows_axis, dims);
     for (int i = 0; i < n; i++)
-        if (dt_mesh_dim_size(layer->list->mesh, dims[i]) > 1) return true;
+        if (dt_mesh_dim_size(layer->mesh, dims[i]) > 1) return true;
     return false;
 }
 

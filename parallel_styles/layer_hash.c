@@ -87,7 +87,7 @@ uint64_t dti_layer_hash(const dt_layer *layer)
 
     hash = dti_hash_text(hash, layer->tied_to != NULL ? layer->tied_to->name : NULL);
     hash = number(hash, layer->forward != NULL);
-    for (int d = 0; d < dt_mesh_n_dims(layer->list->mesh); d++)
+    for (int d = 0; d < dt_mesh_n_dims(layer->mesh); d++)
         hash = of_style(of_style(hash, layer->style[d]), layer->step[d]);
     for (int p = 0; p < layer->n_params; p++)
         hash = number(hash, layer->layout[p] != NULL ? (int64_t)layer->layout[p]->hash : 0);

@@ -115,9 +115,34 @@ static void read_kind(dt_layer *layer)
     }
 }
 
+/* A stage's mesh is a part of the list's with the same dims, so that numbers and names of dims, and
+ * the plans that speak of them, mean the same on both. */
+static dt_status check_mesh(const dt_layers *list, const dt_layer_spec *spec)
+{
+    const dt_mesh *all = list->mesh, *mesh = spec->mesh;
+    char text[2][128];
+
+    if (mesh == NULL || mesh == all) return DT_OK;
+    bool part = dt_mesh_runtime(mesh) == dt_mesh_runtime(all) &&
+                dt_mesh_n_dims(mesh) == dt_mesh_n_dims(all);
+    for (int d = 0; part && d < dt_mesh_n_dims(all); d++)
+        part = strcmp(dt_mesh_dim_name(mesh, d), dt_mesh_dim_name(all, d)) == 0;
+    for (int r = 0; part && r < dt_mesh_n_ranks(mesh); r++)
+        part = dt_mesh_find_rank(all, dt_mesh_rank_at(mesh, r), NULL);
+    (void)dt_mesh_print(mesh, text[0], sizeof text[0]);
+    (void)dt_mesh_print(all, text[1], sizeof text[1]);
+    DT_CHECK(
+        part, DT_ERR_ARG,
+        "%s lies on the mesh %s, which is no part of that of its list, %s, with the same dims: "
+        "dt_mesh_stage() makes one",
+        spec->name, text[0], text[1]);
+    return DT_OK;
+}
+
 static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spec *spec)
 {
     DT_TRY(dti_spec_check(spec));
+    DT_TRY(check_mesh(list, spec));
     DT_TRY(check_known(list, spec));
     DT_CHECK(dt_layers_find(list, spec->name) == NULL, DT_ERR_ARG, "two layers are named %s",
              spec->name);
@@ -125,9 +150,11 @@ static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spe
     DT_TRY(dti_strdup(spec->name, &layer->name));
     list->n++; /* released with the list from here on */
     layer->list = list;
+    layer->mesh = dt_mesh_retain(spec->mesh != NULL ? spec->mesh : list->mesh);
     layer->spec = *spec;
     layer->spec.name = layer->name;
     layer->spec.style = layer->spec.tied_to = NULL;
+    layer->spec.mesh = NULL;
     if (spec->with != NULL) DT_TRY(dti_strdup(spec->with, &layer->with));
     layer->spec.with = layer->with;
     read_kind(layer);
@@ -214,6 +241,7 @@ void dt_layers_release(dt_layers **layers)
     for (int i = 0; i < list->n; i++) {
         for (int p = 0; p < DT_LAYER_MAX_PARAMS; p++) dt_tensor_release(&list->layers[i].param[p]);
         dt_tensor_release(&list->layers[i].bias_term);
+        dt_mesh_release(&list->layers[i].mesh);
         dti_free(list->layers[i].name);
         dti_free(list->layers[i].with);
     }

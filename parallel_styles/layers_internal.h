@@ -21,6 +21,7 @@ enum { DTI_NO_DIM = DT_MAX_DIMS, DTI_N_STYLE_SLOTS = DT_MAX_DIMS + 1 };
 struct dt_layer {
     char *name, *with;
     dt_layer_spec spec; /* as it was given; texts are ours, style and tied_to are resolved here */
+    dt_mesh *mesh;      /* that it lies on: the list's, or the stage's that its spec names */
     uint32_t params;    /* bit p: it has parameter p */
     int n_params;       /* 1 + the last */
     int added;          /* the parameter that joins a sum once; -1: none */
@@ -70,6 +71,12 @@ struct dt_layers {
     uint32_t index_mask; /* places - 1 */
     int64_t *offsets[2]; /* for two placements at a time: one more than the longest dim has ranks */
 };
+
+/* It shares a weight with a layer of another stage, and has a copy. */
+static inline bool dti_layer_is_apart(const dt_layer *layer)
+{
+    return layer->tied_to != NULL && layer->tied_to->spec.stage != layer->spec.stage;
+}
 
 /* The rules of a plan and of those chained to it, in one list; a number is a place in it. */
 typedef struct dti_rule {

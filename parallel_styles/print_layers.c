@@ -16,7 +16,7 @@
 static int64_t piece(const dt_layer *layer, int param, const dt_param_info *info,
                      int64_t local[DT_MAX_AXES], dt_dtype dtype)
 {
-    const dt_mesh *mesh = layer->list->mesh;
+    const dt_mesh *mesh = layer->mesh;
     const dt_tensor *value = dt_layer_param(layer, param);
     int64_t shape[DT_PARAM_MAX_AXES], n;
     int coord[DT_MAX_DIMS] = { 0 };
@@ -28,7 +28,7 @@ static int64_t piece(const dt_layer *layer, int param, const dt_param_info *info
     for (int a = 0; a < info->n_axes; a++) shape[a] = info->axis[a].extent;
     if (dt_layout_local_shape(layer->layout[param], shape, coord, local) != DT_OK) return 0;
     for (int a = 0; a < info->n_axes; a++) n *= local[a];
-    return dt_layer_owns_param(layer, param) ? n : 0;
+    return dt_layer_holds_param(layer, param) && dt_mesh_is_member(mesh) ? n : 0;
 }
 
 /* --- as text ---------------------------------------------------------------------------------- */
@@ -38,7 +38,7 @@ static int64_t piece(const dt_layer *layer, int param, const dt_param_info *info
 static void style_text(const dt_layer *layer, char text[DTI_TABLE_TEXT_BYTES])
 {
     dti_writer w = { .text = text, .bytes = DTI_TABLE_TEXT_BYTES };
-    const dt_mesh *mesh = layer->list->mesh;
+    const dt_mesh *mesh = layer->mesh;
     int n = 0;
 
     for (int d = 0; d < dt_mesh_n_dims(mesh); d++) n += dt_layer_style_on(layer, d) != NULL;
@@ -135,7 +135,7 @@ static void put_shape(dti_writer *w, const char *key, const int64_t *shape, int 
 /* ", "key": {"tp": "colwise"}": the dims on which the layer has a style. */
 static void put_styles(dti_writer *w, const char *key, const dt_layer *layer, bool step)
 {
-    const dt_mesh *mesh = layer->list->mesh;
+    const dt_mesh *mesh = layer->mesh;
     const char *comma = "";
 
     dti_put(w, ", \"%s\": {", key);
@@ -155,7 +155,7 @@ static void put_styles(dti_writer *w, const char *key, const dt_layer *layer, bo
 /* Whether a rule of a plan chose the style of the layer on some dim. */
 static bool has_rule(const dt_layer *layer)
 {
-    for (int d = 0; layer != NULL && d < dt_mesh_n_dims(layer->list->mesh); d++)
+    for (int d = 0; layer != NULL && d < dt_mesh_n_dims(layer->mesh); d++)
         if (dt_layer_rule_on(layer, d) >= 0) return true;
     return false;
 }
@@ -194,7 +194,7 @@ static void put_param(dti_writer *w, const dt_layer *layer, int param, dt_dtype 
     (void)snprintf(text, sizeof text, "%s.%s", layer->name, info.name);
     put_layer(w, text, layer);
     dti_put(w, ", \"placement\": [");
-    for (int d = 0; d < dt_mesh_n_dims(layer->list->mesh); d++) {
+    for (int d = 0; d < dt_mesh_n_dims(layer->mesh); d++) {
         const dt_placement place = dt_layout_placement(layer->layout[param], d);
         (void)dt_placement_print(&place, text, sizeof text);
         dti_put(w, d > 0 ? ", " : "");

@@ -117,7 +117,7 @@ dt_status dti_tiles_choose(dt_layer *layer)
     int cuts = 0, others = 0;
 
     layer->tiles[0] = layer->tiles[1] = 1;
-    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh); m++) {
+    for (int m = 0; m < dt_mesh_n_dims(layer->mesh); m++) {
         const dt_style *s = layer->style[m];
         if (s == NULL) continue;
         cuts += s->cut == DT_CUT_COPIES;

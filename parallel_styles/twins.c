@@ -99,7 +99,7 @@ dt_status dti_twins_find(dt_layer *layer)
 
 static dt_status check_param(const dt_layer *layer, int m, int param)
 {
-    const int n_parts = dt_mesh_dim_size(layer->list->mesh, m);
+    const int n_parts = dt_mesh_dim_size(layer->mesh, m);
     const dt_param_info info = dt_layer_param_info(layer, param);
     char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES], text[DTI_PARAM_TEXT_BYTES];
     dt_placement many = DT_REPLICATE, step = DT_REPLICATE;
@@ -113,13 +113,13 @@ static dt_status check_param(const dt_layer *layer, int m, int param)
         "mesh dim \"%s\": twins lay parameters alike",
         layer->style[m]->name, layer->name, dti_param_text(&info, text),
         dti_placement_words(&many, one), layer->step[m]->name, dti_placement_words(&step, two),
-        dt_mesh_dim_name(layer->list->mesh, m));
+        dt_mesh_dim_name(layer->mesh, m));
     return DT_OK;
 }
 
 dt_status dti_twins_check(const dt_layer *layer)
 {
-    for (int m = 0; m < dt_mesh_n_dims(layer->list->mesh); m++) {
+    for (int m = 0; m < dt_mesh_n_dims(layer->mesh); m++) {
         const dt_style *twin = layer->step[m];
         if (twin == NULL || twin == layer->style[m]) continue;
         DT_CHECK(dt_style_fits(twin, layer->spec.kind), DT_ERR_LAYOUT,

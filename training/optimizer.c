@@ -38,7 +38,7 @@ static dt_status add_param(dt_optimizer *opt, const dt_layer *layer, int param, 
     dti_group_says says;
     dti_trained *p;
 
-    (void)snprintf(name, sizeof name, "%s.%s", dt_layer_name(layer), info.name);
+    (void)snprintf(name, sizeof name, "%s.%s", info.layer, info.name);
     says = dti_groups_of(&opt->options, name, info.n_axes);
     if (info.frozen || says.frozen) return DT_OK;
     DT_CHECK(x != NULL, DT_ERR_ARG, "%s has no value yet", name);
@@ -49,10 +49,13 @@ static dt_status add_param(dt_optimizer *opt, const dt_layer *layer, int param, 
     *p = (dti_trained){ .layer = layer,
                         .param = param,
                         .x = dt_tensor_retain(x),
+                        .copy_of = -1,
                         .lr_factor = says.lr_factor,
                         .weight_decay = says.weight_decay,
                         .stream = dti_hash_text(7, name) };
     opt->n++;
+    for (int64_t i = 0; i + 1 < opt->n && !dt_layer_owns_param(layer, param); i++)
+        if (strcmp(opt->params[i].name, name) == 0) p->copy_of = i;
     DT_TRY(dti_strdup(name, &p->name));
     DT_TRY(dt_gradients_watch(opt->gradients, x));
     return DT_OK;
@@ -65,7 +68,7 @@ static dt_status add_params(dt_optimizer *opt)
     for (int i = 0; i < dt_layers_count(opt->layers); i++) {
         const dt_layer *layer = dt_layers_at(opt->layers, i);
         for (int p = 0; p < dt_layer_n_params(layer); p++)
-            if (dt_layer_owns_param(layer, p)) DT_TRY(add_param(opt, layer, p, &room));
+            if (dt_layer_holds_param(layer, p)) DT_TRY(add_param(opt, layer, p, &room));
     }
     DT_CHECK(opt->n > 0, DT_ERR_ARG, "nothing to train: all parameters are frozen");
     return DT_OK;
@@ -80,7 +83,7 @@ static dt_status lay_out(dt_optimizer *opt)
     for (int64_t i = 0; i < opt->n; i++) {
         dti_trained *p = &opt->params[i];
         DT_TRY(dti_optimizer_layout(p->x, dims, &p->layout));
-        p->first_owner = is_first_owner(p->x, p->layout);
+        p->first_owner = p->copy_of < 0 && is_first_owner(p->x, p->layout);
         f16 = f16 || dt_tensor_dtype(p->x) == DT_F16;
     }
     DT_TRY(dti_state_create(opt));

@@ -28,6 +28,7 @@ typedef struct dti_trained {
     int param;
     dt_tensor *x;            /* a reference */
     const dt_layout *layout; /* of gradient and state, when the step is done */
+    int64_t copy_of;         /* of another stage's parameter of that number; -1: of none */
     double lr_factor, weight_decay;
     bool first_owner;              /* this rank counts what it holds of it */
     uint32_t slots;                /* bit s: it has state s */
@@ -125,6 +126,10 @@ dt_status dti_state_take_back(dt_optimizer *opt) DT_MUST_USE;
 void dti_state_renew(dt_optimizer *opt);
 
 /* --- gradients (gradients.c) ------------------------------------------------------------------ */
+
+/* Of parameters that are copies of each other: the gradients of both become their sum, in the same
+ * bits (copies.c). After each lies as its state does. */
+dt_status dti_optimizer_add_copies(dt_optimizer *opt) DT_MUST_USE;
 
 /* Brings gradient i to the layout of the state; counted on `tape`. */
 dt_status dti_optimizer_reduce(dt_optimizer *opt, int64_t i, dt_tape *tape) DT_MUST_USE;

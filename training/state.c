@@ -43,39 +43,39 @@ static const char *slot_name(const dti_trained *p, int s)
     return p->state_names + (size_t)s * (strlen(p->name) + 16);
 }
 
-static dt_status state_tensor(const dt_optimizer *opt, const dti_trained *p, bool exact,
-                              dt_tensor **out)
+static dt_status state_tensor(const dti_trained *p, bool exact, dt_tensor **out)
 {
     int64_t shape[DT_MAX_AXES];
 
     for (int a = 0; a < dt_tensor_n_axes(p->x); a++) shape[a] = dt_tensor_extent(p->x, a);
-    DT_TRY(exact ? dti_tensor_create_exact(opt->mesh, p->layout, DT_F32, shape, out)
-                 : dti_tensor_create(opt->mesh, p->layout, DT_F32, shape, out));
+    DT_TRY(exact ? dti_tensor_create_exact(dt_tensor_mesh(p->x), p->layout, DT_F32, shape, out)
+                 : dti_tensor_create(dt_tensor_mesh(p->x), p->layout, DT_F32, shape, out));
     return DT_OK;
 }
 
-static void count_elements(const dt_optimizer *opt, dti_trained *p)
+static void count_elements(dti_trained *p)
 {
+    const dt_mesh *mesh = dt_tensor_mesh(p->x);
     int64_t shape[DT_MAX_AXES];
     int coord[DT_MAX_DIMS];
 
-    if (!dt_mesh_is_member(opt->mesh)) return;
+    if (!dt_mesh_is_member(mesh)) return;
     for (int a = 0; a < dt_tensor_n_axes(p->x); a++) shape[a] = dt_tensor_extent(p->x, a);
-    for (int m = 0; m < dt_mesh_n_dims(opt->mesh); m++) coord[m] = dt_mesh_coord(opt->mesh, m);
+    for (int m = 0; m < dt_mesh_n_dims(mesh); m++) coord[m] = dt_mesh_coord(mesh, m);
     p->n = dti_piece_count(p->layout, coord, shape);
 }
 
 static dt_status make_state(dt_optimizer *opt, dti_trained *p)
 {
     p->slots = slots_of(&opt->options, dt_tensor_dtype(p->x));
-    count_elements(opt, p);
+    count_elements(p);
     DT_TRY(name_slots(p));
     if (opt->offload != NULL && p->slots != 0)
         return dti_offload_add(opt->offload, p->n, __builtin_popcount(p->slots), &p->item);
     if (opt->elsewhere) return DT_OK;
     for (int s = 0; s < DTI_N_SLOTS; s++) {
         if (!dti_has(p->slots, s)) continue;
-        DT_TRY(state_tensor(opt, p, true, &p->state[s]));
+        DT_TRY(state_tensor(p, true, &p->state[s]));
         dti_tensor_set_kind(p->state[s], DTI_KIND_STATES);
     }
     return DT_OK;
@@ -218,7 +218,7 @@ dt_status dti_state_open(dt_optimizer *opt, const dti_state_ref *ref, dt_tensor 
         if (p->state[ref->slot] != NULL) *x = dt_tensor_retain(p->state[ref->slot]);
         return DT_OK;
     }
-    DT_TRY(state_tensor(opt, p, false, x));
+    DT_TRY(state_tensor(p, false, x));
     st = copy_windows(opt, ref, *x, false);
     if (st == DT_OK) st = dti_state_settle(opt);
     if (st != DT_OK) dt_tensor_release(x);

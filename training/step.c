@@ -247,6 +247,7 @@ static dt_status run_step(dt_optimizer *opt, double lr, dt_step_report *report)
 
     DT_TRY(dti_state_take_back(opt));
     for (int64_t i = 0; i < opt->n; i++) DT_TRY(dti_optimizer_reduce(opt, i, opt->tape));
+    DT_TRY(dti_optimizer_add_copies(opt));
     DT_TRY(dti_norm_of(opt, hash_of_step(opt, lr), &squares));
     if (!dti_norm_is_asked_alike(opt, &squares)) DT_TRY(refuse_numbers(opt, lr));
     report->norm = sqrt(dti_digits_total(squares.digits)) / scale;

@@ -56,10 +56,10 @@ static dt_status copy_param(dt_layers *layers, dt_layer *layer, int param, const
                  "%s.%s: axis %d has %lld rows here and %lld there", info.layer, info.name, a,
                  (long long)info.axis[a].extent, (long long)dt_tensor_extent(x, a));
     for (int m = 0; m < dt_layout_n_dims(layout); m++) want[m] = dt_layout_placement(layout, m);
-    if (dt_mesh_equal(dt_tensor_mesh(x), dt_layers_mesh(layers)))
+    if (dt_mesh_equal(dt_tensor_mesh(x), dt_layer_mesh(layer)))
         DT_TRY(dt_redistribute(x, want, &y));
     else
-        DT_TRY(dt_copy_to(x, dt_layers_mesh(layers), want, &y));
+        DT_TRY(dt_copy_to(x, dt_layer_mesh(layer), want, &y));
     st = dti_runtime_alone(dt_mesh_runtime(dt_layers_mesh(layers)), own_values(layer, x, &y));
     if (st == DT_OK) {
         dti_tensor_set_kind(y, DTI_KIND_WEIGHTS);
@@ -81,7 +81,7 @@ dt_status dt_layers_copy(dt_layers *layers, const dt_layers *from)
                  "there is no layer %s to copy from", dt_layer_name(layer));
         dti_layer_clear(layer); /* it may get another dtype */
         for (int p = 0; p < dt_layer_n_params(layer); p++)
-            if (dt_layer_owns_param(layer, p)) DT_TRY(copy_param(layers, layer, p, other));
+            if (dt_layer_holds_param(layer, p)) DT_TRY(copy_param(layers, layer, p, other));
     }
     return DT_OK;
 }

@@ -13,15 +13,14 @@
 #include "weights/read_layers.h"
 
 /* Bytes of this rank's piece; 0 where there is none. */
-static int64_t local_bytes(const dt_layers *layers, const dt_layer *layer, int param,
-                           dt_dtype dtype)
+static int64_t local_bytes(const dt_layer *layer, int param, dt_dtype dtype)
 {
-    dt_mesh *mesh = dt_layers_mesh(layers);
+    const dt_mesh *mesh = dt_layer_mesh(layer);
     const dt_param_info info = dt_layer_param_info(layer, param);
     int64_t shape[DT_PARAM_MAX_AXES], bytes = 0;
     int coord[DT_MAX_DIMS];
 
-    if (!dt_mesh_is_member(mesh) || !dt_layer_owns_param(layer, param)) return 0;
+    if (!dt_mesh_is_member(mesh) || !dt_layer_holds_param(layer, param)) return 0;
     if (dti_layer_memory(layer) != NULL) return 0; /* elsewhere */
     for (int a = 0; a < info.n_axes; a++) shape[a] = info.axis[a].extent;
     for (int m = 0; m < dt_mesh_n_dims(mesh); m++) coord[m] = dt_mesh_coord(mesh, m);
@@ -45,7 +44,7 @@ dt_status dti_layers_check_room(dt_layers *layers, dt_dtype dtype)
     for (int i = 0; i < dt_layers_count(layers); i++) {
         const dt_layer *layer = dt_layers_at(layers, i);
         for (int p = 0; p < dt_layer_n_params(layer); p++)
-            bytes += (double)local_bytes(layers, layer, p, dtype);
+            bytes += (double)local_bytes(layer, p, dtype);
     }
     bytes *= ranks > 1 ? ranks : 1;
     DT_CHECK(bytes <= (double)memory, DT_ERR_MEMORY,

@@ -156,8 +156,7 @@ static dt_status read_parts(dti_packed_layer *l, const dti_packed_source *from)
     return st;
 }
 
-dt_status dti_read_packed(dt_layers *layers, dt_layer *layer, const dti_packed_source *from,
-                          dt_dtype dtype)
+dt_status dti_read_packed(dt_layer *layer, const dti_packed_source *from, dt_dtype dtype)
 {
     static const int parts[] = { CODES, SCALES, ZEROS };
     dti_packed_layer l = { .layer = layer, .packing = dt_layer_spec_of(layer)->packing };
@@ -165,8 +164,8 @@ dt_status dti_read_packed(dt_layers *layers, dt_layer *layer, const dti_packed_s
 
     for (size_t i = 0; i < DT_COUNT(parts); i++)
         if (dt_layer_has_param(layer, parts[i]))
-            DT_TRY_TO(done, st, dti_make_param(layers, layer, parts[i], dtype, &l.part[parts[i]]));
-    DT_TRY_TO(done, st, read_parts(&l, from));
+            DT_TRY_TO(done, st, dti_make_param(layer, parts[i], dtype, &l.part[parts[i]]));
+    if (dt_mesh_is_member(dt_layer_mesh(layer))) DT_TRY_TO(done, st, read_parts(&l, from));
     for (size_t i = 0; i < DT_COUNT(parts); i++)
         if (l.part[parts[i]] != NULL)
             DT_TRY_TO(done, st, dt_layer_set_param(layer, parts[i], l.part[parts[i]]));

@@ -37,7 +37,7 @@ dt_status dti_packed_from_files(dti_packed_layer *l, const dti_packed_source *fr
 
 /* Gives a layer of packed weights codes, scales (of `dtype`) and zero points, on every rank those
  * of its piece. Errors as dt_layers_read(); DT_ERR_FORMAT for weights that are no numbers. */
-dt_status dti_read_packed(dt_layers *layers, dt_layer *layer, const dti_packed_source *from,
+dt_status dti_read_packed(dt_layer *layer, const dti_packed_source *from,
                           dt_dtype dtype) DT_MUST_USE;
 
 #endif

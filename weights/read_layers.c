@@ -15,6 +15,7 @@
 #include "dtensor/device/upload.h"
 #include "dtensor/host.h"
 #include "dtensor/kernels/kernel.h"
+#include "dtensor/leaves.h"
 #include "mesh/runtime.h"
 #include "parallel_styles/changes.h"
 #include "parallel_styles/kind.h"
@@ -32,14 +33,13 @@ typedef struct loader {
     dt_layer *layer; /* that is read */
 } loader;
 
-dt_status dti_make_param(dt_layers *layers, const dt_layer *layer, int param, dt_dtype dtype,
-                         dt_tensor **out)
+dt_status dti_make_param(const dt_layer *layer, int param, dt_dtype dtype, dt_tensor **out)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
     int64_t shape[DT_PARAM_MAX_AXES];
 
     for (int a = 0; a < info.n_axes; a++) shape[a] = info.axis[a].extent;
-    DT_TRY(dti_tensor_create_in(dti_layer_memory(layer), dt_layers_mesh(layers),
+    DT_TRY(dti_tensor_create_in(dti_layer_memory(layer), dt_layer_mesh(layer),
                                 dt_layer_param_layout(layer, param), dti_param_dtype(&info, dtype),
                                 shape, out));
     dti_tensor_set_kind(*out, DTI_KIND_WEIGHTS);
@@ -111,7 +111,7 @@ static dt_status load_packed(loader *l, dt_layer *layer, dt_dtype dtype)
     source.order = codes > 1 ? &l->tensors[1] : NULL;
     source.scales = l->n_tensors > codes ? &l->tensors[codes] : NULL;
     source.zeros = l->n_tensors > codes + 1 ? &l->tensors[codes + 1] : NULL;
-    DT_TRY(dti_read_packed(l->layers, layer, &source, dtype));
+    DT_TRY(dti_read_packed(layer, &source, dtype));
     say_progress(l);
     return DT_OK;
 }
@@ -136,10 +136,11 @@ static dt_status load_param(loader *l, dt_layer *layer, int param)
     else /* an adapter, as the layer that it is of */
         dtype = dt_tensor_dtype(dt_layer_param(layer, 0));
     if (info.packed == DT_PACKED_CODES) return load_packed(l, layer, dtype);
-    DT_TRY(dti_make_param(l->layers, layer, param, dtype, &x));
+    DT_TRY(dti_make_param(layer, param, dtype, &x));
     if (l->n_tensors == 0) DT_TRY_TO(done, st, dti_param_begin(layer, param, x, from->seed));
     DT_TRY_TO(done, st, dt_layer_set_param(layer, param, x));
-    if (l->n_tensors > 0) DT_TRY_TO(done, st, read_values(l, &info, x));
+    if (l->n_tensors > 0 && dt_mesh_is_member(dt_layer_mesh(layer)))
+        DT_TRY_TO(done, st, read_values(l, &info, x));
     say_progress(l);
 done:
     dt_tensor_release(&x);
@@ -153,7 +154,7 @@ static dt_status load_params(loader *l)
         l->layer = layer;
         dti_layer_clear(layer);
         for (int p = 0; p < dt_layer_n_params(layer); p++)
-            if (dt_layer_owns_param(layer, p)) DT_TRY(load_param(l, layer, p));
+            if (dt_layer_holds_param(layer, p)) DT_TRY(load_param(l, layer, p));
     }
     return DT_OK;
 }
@@ -181,6 +182,21 @@ done:
     return st;
 }
 
+/* A copy of what another stage has; it was given its value before. Collective over both. */
+static dt_status copy_value(const dt_layer *layer, int param, dt_tensor *x)
+{
+    dt_tensor *from = dt_layer_param(dt_layer_tied_to(layer), param), *y;
+    dt_placement want[DT_MAX_DIMS];
+    dt_status st;
+
+    for (int m = 0; m < dt_layout_n_dims(dt_tensor_layout(x)); m++)
+        want[m] = dt_layout_placement(dt_tensor_layout(x), m);
+    DT_TRY(dt_copy_to(from, dt_tensor_mesh(x), want, &y));
+    st = dti_move_into(NULL, y, x);
+    dt_tensor_release(&y);
+    return st;
+}
+
 dt_status dti_layers_fill(dt_layers *layers, dt_dtype dtype, const dti_filler *fill)
 {
     DT_TRY(dti_layers_check_room(layers, dtype));
@@ -190,9 +206,11 @@ dt_status dti_layers_fill(dt_layers *layers, dt_dtype dtype, const dti_filler *f
         for (int p = 0; p < dt_layer_n_params(layer); p++) {
             dt_status st = DT_OK;
             dt_tensor *x;
-            if (!dt_layer_owns_param(layer, p)) continue;
-            DT_TRY(dti_make_param(layers, layer, p, dtype, &x));
-            if (fill != NULL) st = fill->fn(fill->arg, layer, p, x);
+            if (!dt_layer_holds_param(layer, p)) continue;
+            DT_TRY(dti_make_param(layer, p, dtype, &x));
+            if (fill != NULL)
+                st = dt_layer_owns_param(layer, p) ? fill->fn(fill->arg, layer, p, x)
+                                                   : copy_value(layer, p, x);
             if (st == DT_OK) st = dt_layer_set_param(layer, p, x);
             dt_tensor_release(&x);
             DT_TRY(st);
@@ -209,7 +227,7 @@ int64_t dt_layers_local_bytes(const dt_layers *layers)
         const dt_layer *layer = dt_layers_at((dt_layers *)(uintptr_t)layers, i);
         for (int p = 0; p < dt_layer_n_params(layer); p++) {
             const dt_tensor *x = dt_layer_param(layer, p);
-            if (x != NULL && dt_layer_owns_param(layer, p))
+            if (x != NULL && dt_layer_holds_param(layer, p))
                 bytes += dti_local_count(dt_tensor_local(x)) *
                          (int64_t)dt_dtype_size(dt_tensor_dtype(x));
         }

@@ -32,7 +32,7 @@ dt_status dti_param_begin(const dt_layer *layer, int param, dt_tensor *x,
 dt_status dti_fill_packed(const dt_param_info *info, dt_tensor *x, dt_random key) DT_MUST_USE;
 
 /* A parameter of zeros that lies as the layer's styles say; the layer does not have it yet. */
-dt_status dti_make_param(dt_layers *layers, const dt_layer *layer, int param, dt_dtype dtype,
+dt_status dti_make_param(const dt_layer *layer, int param, dt_dtype dtype,
                          dt_tensor **out) DT_MUST_USE;
 
 /* Gives a zeroed parameter its values. */

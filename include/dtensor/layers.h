@@ -85,6 +85,10 @@ struct dt_layer_spec {
     dt_packing packing;   /* kinds of packed weights */
     int64_t padding;      /* embeddings: one more than the id whose row takes no gradient from where
                            * it is looked up, dt_embedding_padded(); 0: none */
+    int stage; /* of a pipeline that the layer belongs to. Layers of two stages that share a weight
+                    * have a copy each, wherever they lie */
+    dt_mesh *mesh; /* that the stage lies on: dt_mesh_stage() of the list's. Ranks outside know the
+                    * layer and hold nothing of it. NULL: the list's */
 };
 
 /* A parameter as a style sees it: names and global shape, never bytes. */
@@ -161,9 +165,13 @@ DT_API int dt_layer_rule_on(const dt_layer *layer, int dim); /* the plan's that 
 DT_API int dt_layer_n_params(const dt_layer *layer);
 DT_API bool dt_layer_has_param(const dt_layer *layer, int param);
 DT_API bool dt_layer_owns_param(const dt_layer *layer, int param); /* false: its partner does */
+DT_API bool dt_layer_holds_param(const dt_layer *layer,
+                                 int param); /* or a copy of its partner's, in
+                                                                     * another stage */
 DT_API dt_param_info dt_layer_param_info(const dt_layer *layer, int param);
 DT_API const dt_layout *dt_layer_param_layout(const dt_layer *layer, int param);
 DT_API dt_tensor *dt_layer_param(const dt_layer *layer, int param); /* NULL before it is set */
+DT_API dt_mesh *dt_layer_mesh(const dt_layer *layer); /* borrowed; the list's, or the stage's */
 DT_API const dt_layer *dt_layer_tied_to(const dt_layer *layer);     /* NULL if it is not */
 DT_API int64_t dt_layer_extent(const dt_layer *layer, char letter); /* 0: no such letter */
 DT_API double dt_layer_flops(const dt_layer *layer);                /* for each row of x */

@@ -163,13 +163,12 @@ int64_t dt_run_folder_latest(const dt_run_folder *run)
 
 /* --- a save begins ---------------------------------------------------------------------------- */
 
-dt_status dti_run_list(dti_snapshot *s, dt_layers *layers, dt_optimizer *optimizer,
-                       bool without_values)
+dt_status dti_run_list(dti_snapshot *s, dt_layers *layers, dt_optimizer *optimizer, bool wanted)
 {
     DT_CHECK(optimizer == NULL || optimizer->layers == layers, DT_ERR_ARG,
              "the optimizer is of other layers than those given with it");
-    DT_TRY(dti_snapshot_list(s, layers, without_values));
-    if (optimizer != NULL) DT_TRY(dti_snapshot_list_state(s, optimizer));
+    DT_TRY(dti_snapshot_list(s, layers, wanted));
+    if (optimizer != NULL) DT_TRY(dti_snapshot_list_state(s, optimizer, wanted));
     return DT_OK;
 }
 

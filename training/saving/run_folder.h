@@ -43,6 +43,6 @@ struct dt_run_folder {
 
 /* What a run saves: parameters, and with an optimizer its state. */
 dt_status dti_run_list(dti_snapshot *s, dt_layers *layers, dt_optimizer *optimizer,
-                       bool without_values) DT_MUST_USE;
+                       bool wanted) DT_MUST_USE;
 
 #endif

@@ -258,7 +258,8 @@ static dt_status each_overlap(loading *l, const dti_stored_tensor *want,
     int at[DT_MAX_AXES] = { 0 }, coord[DT_MAX_DIMS];
     dti_runs runs[DT_MAX_AXES];
 
-    for (int m = 0; m < layout->n_dims; m++) coord[m] = dt_mesh_coord(l->run->mesh, m);
+    if (!dt_mesh_is_member(want->mesh)) return DT_OK;
+    for (int m = 0; m < layout->n_dims; m++) coord[m] = dt_mesh_coord(want->mesh, m);
     for (int a = want->n_axes - 1; a >= 0; a--) {
         dti_layout_axis_runs(layout, a, want->shape[a], coord, &runs[a]);
         if (runs[a].total == 0) return DT_OK;
@@ -328,7 +329,7 @@ static dt_status prepare(loading *l)
         dti_stored_tensor *t = &l->want.tensors[i];
         dt_tensor *x;
         if (t->x != NULL || t->layer == NULL) continue;
-        DT_TRY(dti_make_param(l->layers, t->layer, t->param, l->stored[i]->dtype, &x));
+        DT_TRY(dti_make_param(t->layer, t->param, l->stored[i]->dtype, &x));
         t->x = x; /* released with the others, when all layers have theirs */
     }
     return DT_OK;

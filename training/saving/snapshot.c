@@ -74,41 +74,44 @@ dt_status dti_snapshot_add_box(dti_snapshot *s, const dti_stored_box *box)
     return DT_OK;
 }
 
-static dt_status list_param(dti_snapshot *s, dt_layer *layer, int param, bool without_values)
+static dt_status list_param(dti_snapshot *s, dt_layer *layer, int param, bool wanted)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
     dti_stored_tensor t = { .layer = layer, .param = param, .x = dt_layer_param(layer, param) };
     char name[512];
 
-    DT_CHECK(t.x != NULL || without_values, DT_ERR_ARG, "%s.%s has no value yet", info.layer,
-             info.name);
+    DT_CHECK(t.x != NULL || wanted, DT_ERR_ARG, "%s.%s has no value yet", info.layer, info.name);
     (void)dti_param_tensor_name(&info, name, sizeof name);
     t.name = name;
     t.n_axes = info.n_axes;
     t.lies = dt_layer_param_layout(layer, param);
+    t.mesh = dt_layer_mesh(layer);
     for (int a = 0; a < info.n_axes; a++) t.shape[a] = info.axis[a].extent;
     DT_TRY(dti_snapshot_add(s, &t));
     return DT_OK;
 }
 
-dt_status dti_snapshot_list(dti_snapshot *s, dt_layers *layers, bool without_values)
+dt_status dti_snapshot_list(dti_snapshot *s, dt_layers *layers, bool wanted)
 {
     for (int i = 0; i < dt_layers_count(layers); i++) {
         dt_layer *layer = dt_layers_at(layers, i);
         for (int p = 0; p < dt_layer_n_params(layer); p++)
-            if (dt_layer_owns_param(layer, p)) DT_TRY(list_param(s, layer, p, without_values));
+            if (wanted ? dt_layer_holds_param(layer, p) : dt_layer_owns_param(layer, p))
+                DT_TRY(list_param(s, layer, p, wanted));
     }
     return DT_OK;
 }
 
-dt_status dti_snapshot_list_state(dti_snapshot *s, dt_optimizer *opt)
+dt_status dti_snapshot_list_state(dti_snapshot *s, dt_optimizer *opt, bool wanted)
 {
     dti_stored_tensor t = { .state = true, .dtype = DT_F32, .optimizer = opt };
 
     for (int64_t i = 0; dti_state_find(opt, i, &t.ref); i++) {
         const dti_trained *p = &opt->params[t.ref.param];
+        if (!wanted && p->copy_of >= 0) continue;
         t.name = t.ref.name;
         t.lies = p->layout;
+        t.mesh = dt_tensor_mesh(p->x);
         t.n_axes = dt_tensor_n_axes(p->x);
         for (int a = 0; a < t.n_axes; a++) t.shape[a] = dt_tensor_extent(p->x, a);
         DT_TRY(dti_snapshot_add(s, &t));
@@ -197,16 +200,29 @@ static dt_status divide_piece(dti_snapshot *s, place_files *files, int place, co
     return DT_OK;
 }
 
+/* Of a rank of `part` in the whole mesh. */
+static int place_in(const dt_mesh *mesh, const dt_mesh *part, const int *coord)
+{
+    int own = 0, place = 0, at[DT_MAX_DIMS] = { 0 };
+
+    for (int m = 0; m < dt_mesh_n_dims(part); m++) own = own * dt_mesh_dim_size(part, m) + coord[m];
+    (void)dt_mesh_find_rank(mesh, dt_mesh_rank_at(part, own), at);
+    for (int m = 0; m < dt_mesh_n_dims(mesh); m++)
+        place = place * dt_mesh_dim_size(mesh, m) + at[m];
+    return place;
+}
+
 static dt_status divide_tensor(dti_snapshot *s, place_files *files, const dt_mesh *mesh)
 {
     const dti_stored_tensor *t = &s->tensors[s->n_tensors - 1];
+    const dt_mesh *part = t->mesh != NULL ? t->mesh : mesh;
     const dt_layout *layout = t->lies;
     int coord[DT_MAX_DIMS] = { 0 };
 
     DT_CHECK(layout->partial_dims == 0, DT_ERR_LAYOUT, "%s is terms of a sum: reduce it first",
              t->name);
-    for (int place = 0; place < dt_mesh_n_ranks(mesh); place++) {
-        DT_TRY(divide_piece(s, files, place, coord));
+    for (int i = 0; i < dt_mesh_n_ranks(part); i++) {
+        DT_TRY(divide_piece(s, files, place_in(mesh, part, coord), coord));
         for (int m = layout->n_dims - 1; m >= 0; m--) {
             if (++coord[m] < layout->dim_size[m]) break;
             coord[m] = 0;
@@ -366,8 +382,9 @@ dt_status dti_snapshot_sort(const dti_snapshot *s, const dti_stored_tensor ***so
     for (size_t i = 0; i < s->n_tensors; i++) (*sorted)[i] = &s->tensors[i];
     if (s->n_tensors > 0) qsort(*sorted, s->n_tensors, sizeof **sorted, by_name);
     for (size_t i = 1; i < s->n_tensors; i++)
-        DT_CHECK(strcmp((*sorted)[i - 1]->name, (*sorted)[i]->name) != 0, DT_ERR_FORMAT,
-                 "tensor \"%s\" is there twice",
+        DT_CHECK((*sorted)[i]->lies != NULL ||
+                     strcmp((*sorted)[i - 1]->name, (*sorted)[i]->name) != 0,
+                 DT_ERR_FORMAT, "tensor \"%s\" is there twice",
                  dti_printable((*sorted)[i]->name, name, sizeof name));
     return DT_OK;
 }

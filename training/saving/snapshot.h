@@ -27,6 +27,7 @@ typedef struct dti_stored_tensor {
     size_t first, n;    /* its boxes: none of a tensor without elements */
 
     const dt_layout *lies; /* here; NULL of what is read from a manifest */
+    const dt_mesh *mesh;   /* that it lies on, if that is a stage's; NULL: the run's */
     dt_tensor *x;          /* borrowed; NULL: it has no value here, or lies elsewhere */
     dt_layer *layer;       /* of a parameter, whose number is `param`; or NULL */
     int param;
@@ -62,20 +63,22 @@ dt_status dti_snapshot_add(dti_snapshot *s, const dti_stored_tensor *t) DT_MUST_
 dt_status dti_snapshot_add_file(dti_snapshot *s, const dti_stored_file *file) DT_MUST_USE;
 dt_status dti_snapshot_add_box(dti_snapshot *s, const dti_stored_box *box) DT_MUST_USE;
 
-/* Every parameter of a list of layers, under the names that files give them; a tied one once. With
- * `without_values` also such as have none. */
-dt_status dti_snapshot_list(dti_snapshot *s, dt_layers *layers, bool without_values) DT_MUST_USE;
+/* Every parameter of a list of layers, under the names that files give them; a tied one once.
+ * Those that are `wanted` of a checkpoint need have no value, and of a tied one each stage wants
+ * its copy, under one name. */
+dt_status dti_snapshot_list(dti_snapshot *s, dt_layers *layers, bool wanted) DT_MUST_USE;
 
 /* And of the optimizer's state. */
-dt_status dti_snapshot_list_state(dti_snapshot *s, dt_optimizer *optimizer) DT_MUST_USE;
+dt_status dti_snapshot_list_state(dti_snapshot *s, dt_optimizer *optimizer,
+                                  bool wanted) DT_MUST_USE;
 
 /* The value, which may have to be fetched; and back, if it `was_written`. */
 dt_status dti_stored_open(const dti_stored_tensor *t, dt_tensor **x) DT_MUST_USE;
 dt_status dti_stored_close(const dti_stored_tensor *t, bool was_written, dt_tensor **x) DT_MUST_USE;
 
-/* Divides all tensors, which have values on `mesh`, into boxes and files: of replicas the first
- * has it. A piece of several boxes (packed axes) is in several files of its rank, box k in the
- * k-th, because a file has a name once. */
+/* Divides all tensors, which have values on `mesh` or on stages of it, into boxes and files: of
+ * replicas the first has it. A piece of several boxes (packed axes) is in several files of its
+ * rank, box k in the k-th, because a file has a name once. */
 dt_status dti_snapshot_divide(dti_snapshot *s, const dt_mesh *mesh) DT_MUST_USE;
 
 /* Each element of each tensor is in exactly one box. Errors: DT_ERR_FORMAT; names the tensor and

@@ -221,6 +221,7 @@ done:
 
 static dt_status write_value(dti_saver *s, dti_save_file *f, size_t i)
 {
+    if (!dt_mesh_is_member(dt_tensor_mesh(s->values[i].x))) return DT_OK; /* of another stage */
     if (s->values[i].merge != NULL) return write_merged(s, f, i);
     return write_tensor(s, f, i, s->values[i].x);
 }

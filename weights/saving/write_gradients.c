@@ -231,6 +231,12 @@ dt_status dt_layers_write_gradients(dt_layers *layers, const dt_gradients *gradi
                             options, &own, sizeof own));
     DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(dt_layers_mesh(layers))), DT_ERR_ARG,
              "gradients on a dry mesh have no values");
+    for (int i = 0; i < dt_layers_count(layers); i++)
+        DT_CHECK(
+            dt_mesh_equal(dt_layer_mesh(dt_layers_at(layers, i)), dt_layers_mesh(layers)),
+            DT_ERR_UNSUPPORTED,
+            "%s lies on the ranks of a stage: gradients of a model in stages cannot be written",
+            dt_layer_name(dt_layers_at(layers, i)));
     if (!dt_mesh_is_member(dt_layers_mesh(layers))) return DT_OK;
     st = write_all(&f, path);
     (void)dti_output_close(&f.out, st);
