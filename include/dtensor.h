@@ -34,6 +34,7 @@
 #include <dtensor/parallel_styles.h>
 #include <dtensor/parallelize.h>
 #include <dtensor/pipeline.h>
+#include <dtensor/pipeline_training.h>
 #include <dtensor/placements.h>
 #include <dtensor/plans.h>
 #include <dtensor/policy.h>

@@ -68,6 +68,7 @@ check_includes() {
             face["dtensor/weights.h"] = "weights"
             face["dtensor/optimizers.h"] = face["dtensor/training_data.h"] = face["dtensor/token_files.h"] = "training"
             face["dtensor/training_checkpoints.h"] = face["dtensor/pipeline.h"] = "training"
+            face["dtensor/pipeline_training.h"] = "training"
             face["dtensor/config.h"] = "files"
             face["dtensor/policy.h"] = face["dtensor/architectures.h"] = "models"
             face["dtensor/parallelize.h"] = "models"
