@@ -7,6 +7,7 @@
 #include <dtensor/architectures.h>
 
 #include "base/memory.h"
+#include "models/load/stages.h"
 
 /* "model.layers.3": of a block, and of its scope on tapes. */
 typedef struct dti_block_name {
@@ -22,6 +23,8 @@ struct dt_model {
     struct dti_generation_config *generation; /* NULL: could not be read */
     dt_model_info info;
     dt_mesh *mesh;
+    dt_mesh *here; /* of this rank's stages; the whole mesh where there are none. Borrowed */
+    dti_stages stages;
     dt_layers *layers;
     dti_block_name *block_names; /* [n_layers] */
     uint32_t batch_dims;         /* bit m: batches are cut over mesh dim m, outer ones first */

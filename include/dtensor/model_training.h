@@ -7,6 +7,7 @@
 
 #include <dtensor/gradients.h>
 #include <dtensor/models.h>
+#include <dtensor/pipeline_training.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -81,6 +82,28 @@ DT_API dt_tensor *dt_model_logits(dt_tape *tape, dt_model *model, dt_tensor *ids
  */
 DT_API dt_tensor *dt_model_loss(dt_tape *tape, dt_model *model, dt_tensor *ids, dt_tensor *targets,
                                 const dt_loss_options *options);
+
+/**
+ * One stage of dt_model_loss(), of a model in stages (dt_load_options.stage_dim): what a
+ * dt_stage_fn of a pipeline calls.
+ *
+ *   x             what the stage before made, on this rank's stage mesh; NULL for the first stage
+ *   ids, targets  as for dt_model_loss(); targets are read by the last stage alone
+ *
+ * Returns [batch, tokens, hidden]; of the last stage the loss.
+ *
+ * Collective  over the stage's mesh.
+ * Ownership   borrowed from the tape; NULL after an error.
+ * Errors      latched: those of dt_model_loss(); DT_ERR_ARG for a stage that there is not, or not
+ *             of this rank, x in the first stage, none in others
+ */
+DT_API dt_tensor *dt_model_stage(dt_tape *tape, dt_model *model, int stage, dt_tensor *x,
+                                 dt_tensor *ids, dt_tensor *targets,
+                                 const dt_loss_options *options);
+
+/** What x of dt_model_stage() is, of `batch` sequences: for pipelines on a dry mesh. Not
+ * collective. Errors: none. */
+DT_API dt_tensor_kind dt_model_stage_input(const dt_model *model, int64_t batch, int64_t tokens);
 
 /**
  * dt_layers_write_gradients() under the names, and with the shapes, that the parameters have in the

@@ -59,19 +59,27 @@ typedef struct dt_load_options {
     const char *fully_shard; /* mesh dims, "dp" or "dp_shard", over which every layer's parameters
                               * are cut beside the plan (style "fully_shard"); batches may be cut
                               * over the same dims. NULL: none */
-    const char *weights; /* linear layers become layers of packed weights: "int8" or "int4", then
+    const char *weights;   /* linear layers become layers of packed weights: "int8" or "int4", then
                           * words: "group=64" inputs that have a scale in common (default 128; less
                           * where the inputs ask for it), "asymmetric" (with zero points), "head"
                           * (it too, unless it shares the embedding's weight), "keep=PATTERN"
                           * layers that stay as they are (more than once). NULL: as they are */
-    const char *offload; /* where the parameters lie that are fully sharded: dt_layers_offload();
+    const char *offload;   /* where the parameters lie that are fully sharded: dt_layers_offload();
                           * NULL: with the others */
+    const char *stage_dim; /* mesh dim over which the model is cut to the stages of a pipeline, if
+                            * there is one; default "pp" */
+    int n_stages;          /* a multiple of its ranks; 0: one for each */
+    const char *stages;    /* how many blocks each has, "4,4,3,3"; the first has the embedding as
+                            * well and the last the head, and may have no block. NULL: so that the
+                            * longest has the fewest operations */
+    bool stages_turn; /* stages run to and fro: of p ranks the one with stage s has 2 p - 1 - s too,
+                       * as the schedules "zbv" and "dualpipev" want it; else s + p */
 } dt_load_options;
 
 #define DT_LOAD_OPTIONS_INIT                                                           \
     {                                                                                  \
         sizeof(dt_load_options), true, DT_F32, "tp", NULL, NULL, NULL, false, NULL, 0, \
-            "dp,dp_replicate,dp_shard", NULL, NULL, NULL, NULL                         \
+            "dp,dp_replicate,dp_shard", NULL, NULL, NULL, NULL, "pp", 0, NULL, false   \
     }
 
 /**
@@ -222,6 +230,9 @@ DT_API DT_MUST_USE dt_status dt_save_check(const char *from, const char *dir, dt
 DT_API const dt_model_info *dt_model_info_of(const dt_model *model); /* dtype: the run's */
 DT_API dt_layers *dt_model_layers(const dt_model *model);
 DT_API dt_mesh *dt_model_mesh(const dt_model *model);
+DT_API int dt_model_n_stages(const dt_model *model);               /* 1: it is in one piece */
+DT_API int dt_model_stage_place(const dt_model *model, int stage); /* of its ranks on stage_dim */
+DT_API dt_mesh *dt_model_stage_mesh(const dt_model *model); /* of this rank's stages; borrowed */
 DT_API int64_t dt_model_local_bytes(const dt_model *model); /* weights on this rank */
 
 /**

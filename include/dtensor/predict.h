@@ -102,12 +102,6 @@ DT_API int dt_prediction_print(const dt_prediction *prediction, bool json, char 
 
 /* --- a training step -------------------------------------------------------------------------- */
 
-/* What one part of a step communicates (bytes that the rank receives) and computes. */
-typedef struct dt_training_part {
-    dt_comm_counter comm[DT_N_COMM_KINDS];
-    dt_op_work work;
-} dt_training_part;
-
 /* Collectives of one kind over the same mesh dims, of a whole step. */
 typedef struct dt_dims_traffic {
     uint32_t dims; /* bit m: mesh dim m */
@@ -138,11 +132,12 @@ typedef struct dt_step_options {
     const dt_loss_options *loss;           /* how blocks and the head are run; NULL: defaults */
     const dt_optimizer_options *optimizer; /* NULL: dt_gradients_settle() in its place */
     int64_t microbatches;                  /* passes that the batch is divided into; 1 */
+    dt_pipeline_schedule *schedule;        /* of a model in stages, with an optimizer; NULL: none */
 } dt_step_options;
 
-#define DT_STEP_OPTIONS_INIT                   \
-    {                                          \
-        sizeof(dt_step_options), NULL, NULL, 1 \
+#define DT_STEP_OPTIONS_INIT                         \
+    {                                                \
+        sizeof(dt_step_options), NULL, NULL, 1, NULL \
     }
 
 /**

@@ -118,6 +118,8 @@ static dt_status make_model(const judge *j, dt_mesh *mesh, const dt_plan *plan, 
     else
         DT_TRY(dti_describe_for(j->dir, mesh, &o, &d));
     o.plan = plan; /* the judged one has the rules of policies */
+    o.n_stages = 0;
+    o.stages = NULL;
     if (j->known->dtype_known) {
         d.info.dtype = j->known->info.dtype;
         d.dtype_known = true;
@@ -140,6 +142,8 @@ static dt_status try_plan(judge *j, const char *spec, const dt_plan *plan, bool 
     dt_model *m = NULL;
     dt_status st = DT_OK;
 
+    int stages;
+
     j->n_trials++;
     options.n_ranks = dt_runtime_size(like);
     if (spec != NULL) DT_TRY(dt_mesh_parse(spec, &n_dims, names, sizes, &options.n_ranks));
@@ -148,6 +152,13 @@ static dt_status try_plan(judge *j, const char *spec, const dt_plan *plan, bool 
         DT_TRY_TO(done, st, dt_mesh_create(rt, spec, &mesh));
     else
         DT_TRY_TO(done, st, dti_mesh_copy(j->mesh, rt, &mesh));
+    stages = dti_stages_dim(mesh, j->options);
+    if (stages >= 0) { /* all alike: the whole model is run on the ranks of one */
+        dt_mesh *one;
+        DT_TRY_TO(done, st, dt_mesh_stage(mesh, dt_mesh_dim_name(mesh, stages), 0, &one));
+        dt_mesh_release(&mesh);
+        mesh = one;
+    }
     DT_TRY_TO(done, st, make_model(j, mesh, plan, &m));
     if (blame) j->laid_out = true;
     DT_TRY_TO(done, st, run_model(j, m, blame));
@@ -329,9 +340,11 @@ dt_status dti_judge(dt_mesh *mesh, const char *dir, const dti_described *known,
                     const dt_load_options *o)
 {
     judge j = { .mesh = mesh, .dir = dir, .known = known, .options = o };
-    dt_status st = try_plan(&j, NULL, o->plan, true);
+    dt_status st;
     dt_error why;
 
+    DT_TRY(dti_stages_check(known, mesh, o));
+    st = try_plan(&j, NULL, o->plan, true);
     if (st == DT_OK) return DT_OK;
     why = *dt_last_error();
     if (is_of_plan(st) && why.code == st)

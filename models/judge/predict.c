@@ -243,6 +243,7 @@ dt_status dti_predict_ranks(const char *dir, const dti_predict_options *options,
     o.rank = 0;
     *ranks = NULL;
     DT_TRY_TO(done, st, predict(dir, &o, &watched, first));
+    if (first->model->stages.n_meshes > 1) watched.apart = 1u << first->model->stages.dim;
     DT_TRY_TO(done, st, dti_rank_classes_find(&watched, first->mesh, &classes));
     DT_TRY_TO(
         done, st,

@@ -17,6 +17,9 @@ typedef struct dry_step {
     dt_optimizer *optimizer; /* or NULL */
     dt_gradients *own;       /* without one */
     dt_tape *tape;
+    dt_pipeline *pipeline; /* or NULL */
+    const dt_predict_options *options;
+    const dt_step_options *step;
 } dry_step;
 
 static dt_status open_step(dt_runtime *rt, const char *dir, dt_predict_options *o, int rank,
@@ -48,6 +51,7 @@ static dt_status open_step(dt_runtime *rt, const char *dir, dt_predict_options *
 
 static void close_step(dry_step *s)
 {
+    dt_pipeline_release(&s->pipeline);
     dt_tape_release(&s->tape);
     dt_gradients_release(&s->own);
     dt_optimizer_release(&s->optimizer);
@@ -114,13 +118,6 @@ static void add_rest(dt_training_cost *c, const dt_mesh *mesh)
     }
 }
 
-static void hear_tensor(void *arg, const dt_layout *layout, const int64_t *shape)
-{
-    (void)arg;
-    (void)layout;
-    (void)shape;
-}
-
 static void add(const dt_training_part *part, dt_training_part *sum)
 {
     for (int k = 0; k < DT_N_COMM_KINDS; k++) {
@@ -129,6 +126,70 @@ static void add(const dt_training_part *part, dt_training_part *sum)
     }
     sum->work.flops += part->work.flops;
     sum->work.bytes += part->work.bytes;
+}
+
+/* --- stages ----------------------------------------------------------------------------------- */
+
+static dt_loss_options loss_of(const dry_step *s)
+{
+    dt_loss_options how = DT_LOSS_OPTIONS_INIT;
+
+    if (s->step->loss != NULL) how = *s->step->loss;
+    if (s->optimizer != NULL) how.n_valid = 1; /* it is counted before, by the host */
+    return how;
+}
+
+static dt_tensor *run_stage(void *arg, dt_tape *t, int stage, int microbatch, dt_tensor *x)
+{
+    const dry_step *s = arg;
+    const dt_loss_options how = loss_of(s);
+    const int64_t rows = s->options->batch / s->step->microbatches, n = s->options->sequence;
+
+    (void)microbatch;
+    return dt_model_stage(t, s->model, stage, x, dt_model_ids(t, s->model, NULL, rows, n),
+                          dt_model_ids(t, s->model, NULL, rows, n), &how);
+}
+
+static dt_tensor_kind input_of(void *arg, int stage)
+{
+    const dry_step *s = arg;
+
+    (void)stage;
+    return dt_model_stage_input(s->model, s->options->batch / s->step->microbatches,
+                                s->options->sequence);
+}
+
+static dt_status open_pipeline(dry_step *s)
+{
+    dt_pipeline_options o = DT_PIPELINE_OPTIONS_INIT;
+
+    if (s->step->schedule == NULL) return DT_OK;
+    DT_CHECK(s->optimizer != NULL, DT_ERR_ARG, "a pipeline is predicted with an optimizer");
+    o.forward = run_stage;
+    o.input = input_of;
+    o.arg = s;
+    DT_TRY(dt_pipeline_create(s->mesh,
+                              s->options->load != NULL ? s->options->load->stage_dim : "pp",
+                              s->step->schedule, s->optimizer, &o, &s->pipeline));
+    return DT_OK;
+}
+
+static dt_status run_pipeline(const dry_step *s, dt_training_cost *out)
+{
+    dt_pipeline_result r;
+
+    DT_TRY(dt_pipeline_run(s->pipeline, &r));
+    add(&r.forward, &out->forward);
+    add(&r.backward, &out->backward);
+    out->kept_bytes = r.kept_bytes;
+    return DT_OK;
+}
+
+static void hear_tensor(void *arg, const dt_layout *layout, const int64_t *shape)
+{
+    (void)arg;
+    (void)layout;
+    (void)shape;
 }
 
 /* Forward and backward of one microbatch. */
@@ -176,12 +237,11 @@ static int64_t gradient_bytes(const dt_gradients *g)
 static dt_status run_step(const dry_step *s, const dt_predict_options *o,
                           const dt_step_options *step, dt_training_cost *out)
 {
-    dt_loss_options how = DT_LOSS_OPTIONS_INIT;
+    const dt_loss_options how = loss_of(s);
     const int64_t rows = o->batch / step->microbatches;
 
-    if (step->loss != NULL) how = *step->loss;
-    if (s->optimizer != NULL) how.n_valid = 1; /* it is counted before, by the host */
-    for (int64_t m = 0; m < step->microbatches; m++)
+    if (s->pipeline != NULL) DT_TRY(run_pipeline(s, out));
+    for (int64_t m = 0; m < step->microbatches && s->pipeline == NULL; m++)
         DT_TRY(run_pass(s, rows, o->sequence, &how, m + 1 == step->microbatches, out));
     if (s->optimizer == NULL) {
         out->gradient_bytes = gradient_bytes(s->own);
@@ -231,7 +291,10 @@ dt_status dt_predict_training(dt_runtime *rt, const char *dir, const dt_predict_
     DT_CHECK(how.microbatches >= 1 && o->batch % how.microbatches == 0, DT_ERR_ARG,
              "a batch of %lld sequences cannot be divided into %lld microbatches",
              (long long)o->batch, (long long)how.microbatches);
+    s.options = o;
+    s.step = &how;
     DT_TRY_TO(done, st, open_step(rt, dir, o, rank, how.optimizer, &s));
+    DT_TRY_TO(done, st, open_pipeline(&s));
     if (dti_layers_gather(dt_model_layers(s.model))) { /* ahead of its turn, from the second on */
         dt_training_cost first = { 0 };
         DT_TRY_TO(done, st, run_step(&s, o, &how, &first));

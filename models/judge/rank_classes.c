@@ -72,7 +72,7 @@ static bool is_packed(const dti_watched_cut *c)
 /* How many numbers a key has: of a packed axis all its runs, as they are copied one by one. */
 static size_t key_length(const dti_watched *w)
 {
-    size_t n = w->n_cuts + w->n_steps;
+    size_t n = w->n_cuts + w->n_steps + (size_t)__builtin_popcount(w->apart);
 
     for (size_t i = 0; i < w->n_cuts; i++)
         if (is_packed(&w->cuts[i])) n += DT_MAX_RUNS;
@@ -95,6 +95,9 @@ static int64_t *key_of_runs(const dti_watched_cut *c, const int *coord, int64_t 
 static void key_of(const dti_watched *w, const int *coord, int64_t *key)
 {
     int64_t begin;
+
+    for (int m = 0; m < DT_MAX_DIMS; m++)
+        if (dti_has(w->apart, m)) *key++ = coord[m];
 
     for (size_t i = 0; i < w->n_cuts; i++) {
         const dti_watched_cut *c = &w->cuts[i];

@@ -16,6 +16,7 @@ typedef struct dti_watched {
     size_t n_cuts, cuts_capacity;
     struct dti_watched_step *steps; /* of moves */
     size_t n_steps, steps_capacity;
+    uint32_t apart; /* mesh dims (bits) on which ranks do not do the same: of stages */
 } dti_watched;
 
 dt_status dti_watch_tensor(dti_watched *w, const dt_layout *layout,

@@ -82,6 +82,8 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     m->generation = d->generation;
     d->generation = NULL;
     DT_TRY_TO(fail, st, name_blocks(m));
+    DT_TRY_TO(fail, st, dti_stages_cut(d, mesh, o, &m->stages));
+    m->here = dti_stages_here(&m->stages, mesh);
     if (o->sequence_parallel) dti_builder_cut_tokens(&d->builder);
     DT_TRY_TO(fail, st, dti_builder_finish(&d->builder, mesh, o->dim, o->plan, &m->layers));
     DT_TRY_TO(fail, st, dti_say_sizes(d));
@@ -89,7 +91,8 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     d->facts = (dti_facts){ 0 };
     DT_TRY_TO(fail, st, dti_policies_apply(d, o, mesh, m->layers));
     if (o->offload != NULL) DT_TRY_TO(fail, st, dt_layers_offload(m->layers, o->offload));
-    if (m->arch->prepare != NULL) DT_TRY_TO(fail, st, m->arch->prepare(m->self, mesh, &m->info));
+    DT_TRY_TO(fail, st, dti_stages_open(&m->stages, mesh));
+    if (m->arch->prepare != NULL) DT_TRY_TO(fail, st, m->arch->prepare(m->self, m->here, &m->info));
     *out = m;
     return DT_OK;
 
@@ -325,6 +328,7 @@ void dt_model_release(dt_model **model)
     dti_generation_config_release(&m->generation);
     dt_layers_release(&m->layers);
     dti_runtime_count(dt_mesh_runtime(m->mesh), &models, -1);
+    dti_stages_free(&m->stages);
     dt_mesh_release(&m->mesh);
     dti_free(m);
 }
@@ -342,6 +346,21 @@ dt_layers *dt_model_layers(const dt_model *m)
 dt_mesh *dt_model_mesh(const dt_model *m)
 {
     return m != NULL ? m->mesh : NULL;
+}
+
+int dt_model_n_stages(const dt_model *m)
+{
+    return m != NULL ? m->stages.n : 0;
+}
+
+int dt_model_stage_place(const dt_model *m, int stage)
+{
+    return stage >= 0 && stage < dt_model_n_stages(m) ? m->stages.stage[stage].place : -1;
+}
+
+dt_mesh *dt_model_stage_mesh(const dt_model *m)
+{
+    return m != NULL ? m->here : NULL;
 }
 
 int64_t dt_model_local_bytes(const dt_model *m)

@@ -17,7 +17,7 @@ static void count_weights(const dt_model *m, dt_rank_memory *out)
         for (int p = 0; p < dt_layer_n_params(layer); p++) {
             const dt_tensor *x = dt_layer_param(layer, p);
             int64_t local, global = 1;
-            if (x == NULL || !dt_layer_owns_param(layer, p)) continue;
+            if (x == NULL || !dt_layer_holds_param(layer, p)) continue;
             local = dti_local_count(dt_tensor_local(x));
             for (int a = 0; a < dt_tensor_n_axes(x); a++) global *= dt_tensor_extent(x, a);
             *(local == global ? &out->whole_bytes : &out->cut_bytes) +=

@@ -52,7 +52,8 @@ static bool has_styles(const dt_load_options *o, const char *name)
 {
     for (const dt_plan *p = o->plan; p != NULL; p = p->more)
         if ((p->n_rules > 0 || p->others != NULL) && speaks_of(p, o, name)) return true;
-    return strcmp(name, o->dim) == 0 || is_listed(o->fully_shard, name);
+    return strcmp(name, o->dim) == 0 || is_listed(o->fully_shard, name) ||
+           (o->stage_dim != NULL && strcmp(name, o->stage_dim) == 0);
 }
 
 /* Do styles say more of that dim than how parameters are stored? */

@@ -50,10 +50,10 @@ dt_status dti_pass_ints(dt_tape *t, const dt_model *m, int64_t batch, int64_t to
     const dt_layout *layout;
     dt_tensor *x;
 
-    for (int d = 0; d < dt_mesh_n_dims(m->mesh); d++)
+    for (int d = 0; d < dt_mesh_n_dims(m->here); d++)
         if (dti_has(m->batch_dims, d)) place[d] = DT_SHARD_UNITS(0, together);
-    DT_TRY(dt_layout_get(m->mesh, 2, place, NULL, &layout));
-    DT_TRY(dti_tensor_create(m->mesh, layout, DT_I32, shape, &x));
+    DT_TRY(dt_layout_get(m->here, 2, place, NULL, &layout));
+    DT_TRY(dti_tensor_create(m->here, layout, DT_I32, shape, &x));
     *out = dti_tape_push(t, x);
     DT_CHECK(*out != NULL, DT_ERR_MEMORY, "the tape could not grow");
     return DT_OK;

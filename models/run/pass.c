@@ -123,17 +123,25 @@ static bool goes_on(dt_tape *t, const dt_model_pass *pass, int64_t i)
     return false;
 }
 
-dt_tensor *dti_pass_body(dt_tape *t, const dt_model *m, const dt_model_pass *pass, bool again)
+static dt_tensor *embed(dt_tape *t, const dt_model *m, const dt_model_pass *pass)
 {
-    const dt_arch *arch = m->arch;
     part p = { "embed",
                dti_tape_n_scopes(t),
                { dt_tensor_extent(pass->ids, 0), dt_tensor_extent(pass->ids, 1),
                  m->info.hidden_size } };
-    dt_flow flow = { .x = check(t, &p, arch->embed(m->self, t, pass)) };
 
-    if (arch->tables != NULL && flow.x != NULL) arch->tables(m->self, t, pass, flow.tables);
-    for (int64_t i = 0; i < m->info.n_layers && flow.x != NULL; i++)
+    return check(t, &p, m->arch->embed(m->self, t, pass));
+}
+
+dt_tensor *dti_pass_body(dt_tape *t, const dt_model *m, const dt_model_pass *pass,
+                         const dti_stage *stage, dt_tensor *x, bool again)
+{
+    const dt_arch *arch = m->arch;
+    dt_flow flow = { .x = stage->embeds ? embed(t, m, pass) : x };
+
+    if (arch->tables != NULL && flow.x != NULL && stage->n > 0)
+        arch->tables(m->self, t, pass, flow.tables);
+    for (int64_t i = stage->first; i < stage->first + stage->n && flow.x != NULL; i++)
         flow.x = goes_on(t, pass, i) ? run_block(t, m, pass, i, &flow, again) : NULL;
     return flow.x;
 }
@@ -147,9 +155,18 @@ dt_tensor *dti_pass_head(dt_tape *t, const dt_model *m, dt_tensor *x)
     return check(t, &p, m->arch->head(m->self, t, x));
 }
 
-dt_tensor *dti_pass_run(dt_tape *t, const dt_model *m, const dt_model_pass *pass)
+static dt_tensor *run_stage(dt_tape *t, dt_model *m, const void *arg, const dti_stage *stage,
+                            dt_tensor *x)
 {
-    dt_tensor *x = wanted_rows(t, pass, dti_pass_body(t, m, pass, false));
+    const dt_model_pass *pass = arg;
 
+    x = dti_pass_body(t, m, pass, stage, x, false);
+    if (!stage->heads) return x;
+    x = wanted_rows(t, pass, x);
     return x != NULL ? dti_pass_head(t, m, x) : NULL;
+}
+
+dt_tensor *dti_pass_run(dt_tape *t, dt_model *m, const dt_model_pass *pass)
+{
+    return dti_through_stages(t, m, pass->ids, run_stage, pass);
 }

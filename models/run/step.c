@@ -23,8 +23,9 @@ struct dti_step_pass {
 
 static bool can_be_recorded(const dt_tape *t, const dt_model *m, const dt_state *s)
 {
-    return s->length > 0 && dt_mesh_is_member(m->mesh) && m->arch->repeats != NULL &&
-           m->arch->repeats(m->self) && dti_recorder_fits(t) && dti_layers_repeat(m->layers);
+    return s->length > 0 && dt_mesh_is_member(m->mesh) && m->stages.n_meshes == 0 &&
+           m->arch->repeats != NULL && m->arch->repeats(m->self) && dti_recorder_fits(t) &&
+           dti_layers_repeat(m->layers);
 }
 
 bool dti_step_fits(const dt_tape *t, const dt_model *m, dt_state *s)

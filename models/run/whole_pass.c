@@ -104,33 +104,26 @@ static dt_status read_call(const dt_model *m, dt_tensor *ids, const dt_loss_opti
     return DT_OK;
 }
 
-/* What enters the head: x [batch, tokens, hidden]. NULL after an error. */
-static dt_tensor *hidden(dt_tape *t, dt_model *m, dt_tensor *ids, const dt_loss_options *o,
-                         int64_t length)
+/* A pass over whole sequences, as its caller wants it. */
+typedef struct whole_call {
+    dt_tensor *ids, *targets; /* targets NULL: logits are wanted, no loss */
+    dt_loss_options options;
+    int64_t length;
+} whole_call;
+
+/* x [batch, tokens, hidden] behind the blocks of a stage. NULL after an error. */
+static dt_tensor *hidden(dt_tape *t, dt_model *m, const whole_call *c, const dti_stage *stage,
+                         dt_tensor *x)
 {
+    const dt_loss_options *o = &c->options;
     dt_model_pass pass = {
-        .ids = ids, .n_layers = m->info.n_layers, .rows = DT_LOGITS_ALL, .length = length
+        .ids = c->ids, .n_layers = m->info.n_layers, .rows = DT_LOGITS_ALL, .length = c->length
     };
-    const dt_status st = place_tokens(t, ids, o->starts, &pass);
+    const dt_status st = place_tokens(t, c->ids, o->starts, &pass);
 
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     if (o->recompute == DT_RECOMPUTED_CHEAP) dt_tape_set_thrifty(t, true);
-    return dti_pass_body(t, m, &pass, o->recompute == DT_RECOMPUTED_BLOCKS);
-}
-
-dt_tensor *dt_model_logits(dt_tape *t, dt_model *m, dt_tensor *ids, const dt_loss_options *options)
-{
-    dt_loss_options own = DT_LOSS_OPTIONS_INIT, *const o = &own;
-    int64_t length;
-    dt_tensor *x;
-    dt_status st;
-
-    if (dt_tape_status(t) != DT_OK) return NULL;
-    st = read_call(m, ids, options, o, &length);
-    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
-    dt_scope_begin(t, m->arch->model_type);
-    x = hidden(t, m, ids, o, length);
-    return dt_scope_end(t, x != NULL ? dti_pass_head(t, m, x) : NULL);
+    return dti_pass_body(t, m, &pass, stage, x, o->recompute == DT_RECOMPUTED_BLOCKS);
 }
 
 /* --- loss ------------------------------------------------------------------------------------- */
@@ -258,25 +251,62 @@ static dt_tensor *chunked(dt_tape *t, dt_model *m, dt_tensor *x, dt_tensor *targ
     return sum;
 }
 
-dt_tensor *dt_model_loss(dt_tape *t, dt_model *m, dt_tensor *ids, dt_tensor *targets,
-                         const dt_loss_options *options)
+/* --- passes ----------------------------------------------------------------------------------- */
+
+static dt_tensor *run_stage(dt_tape *t, dt_model *m, const void *arg, const dti_stage *stage,
+                            dt_tensor *x)
 {
-    dt_loss_options own = DT_LOSS_OPTIONS_INIT, *const o = &own;
-    dt_tensor *x, *loss = NULL;
-    head_call call;
-    int64_t length;
+    const whole_call *c = arg;
+    const dt_loss_options *o = &c->options;
+    const head_call call = { m, o->n_valid };
+
+    x = hidden(t, m, c, stage, x);
+    if (x == NULL || !stage->heads) return x;
+    if (c->targets == NULL) return dti_pass_head(t, m, x);
+    if (o->chunk > 0 && o->chunk < dt_tensor_extent(x, 1))
+        return whole(t, chunked(t, m, x, c->targets, o->chunk, o->n_valid));
+    return whole(t, call_head(t, &call, 2, (dt_tensor *[]){ x, c->targets }));
+}
+
+/* Reads a call and runs it: `stage` of x, or below 0 all of them. */
+static dt_tensor *pass_over(dt_tape *t, dt_model *m, whole_call *c, const dt_loss_options *options,
+                            int stage, dt_tensor *x)
+{
     dt_status st;
 
     if (dt_tape_status(t) != DT_OK) return NULL;
-    st = read_call(m, ids, options, o, &length);
+    c->options = (dt_loss_options)DT_LOSS_OPTIONS_INIT;
+    st = read_call(m, c->ids, options, &c->options, &c->length);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
-    if (targets == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_model_loss: targets is NULL");
-    call = (head_call){ m, o->n_valid };
     dt_scope_begin(t, m->arch->model_type);
-    x = hidden(t, m, ids, o, length);
-    if (x != NULL && o->chunk > 0 && o->chunk < dt_tensor_extent(x, 1))
-        loss = chunked(t, m, x, targets, o->chunk, o->n_valid);
-    else if (x != NULL)
-        loss = call_head(t, &call, 2, (dt_tensor *[]){ x, targets });
-    return dt_scope_end(t, whole(t, loss));
+    x = stage < 0 ? dti_through_stages(t, m, c->ids, run_stage, c)
+                  : run_stage(t, m, c, &m->stages.stage[stage], x);
+    return dt_scope_end(t, x);
+}
+
+dt_tensor *dt_model_logits(dt_tape *t, dt_model *m, dt_tensor *ids, const dt_loss_options *options)
+{
+    return pass_over(t, m, &(whole_call){ .ids = ids }, options, -1, NULL);
+}
+
+dt_tensor *dt_model_loss(dt_tape *t, dt_model *m, dt_tensor *ids, dt_tensor *targets,
+                         const dt_loss_options *options)
+{
+    if (targets == NULL) return dt_tape_fail(t, DT_ERR_ARG, "dt_model_loss: targets is NULL");
+    return pass_over(t, m, &(whole_call){ .ids = ids, .targets = targets }, options, -1, NULL);
+}
+
+dt_tensor *dt_model_stage(dt_tape *t, dt_model *m, int stage, dt_tensor *x, dt_tensor *ids,
+                          dt_tensor *targets, const dt_loss_options *options)
+{
+    const int n = dt_model_n_stages(m);
+
+    if (stage < 0 || stage >= n || (x == NULL) != (stage == 0) ||
+        (targets == NULL && stage == n - 1))
+        return dt_tape_fail(t, DT_ERR_ARG,
+                            "dt_model_stage: stage %d of a model that has %d, x is %s, targets are "
+                            "%s: the first stage is given no x, the last one targets",
+                            stage, n, x != NULL ? "a tensor" : "NULL",
+                            targets != NULL ? "a tensor" : "NULL");
+    return pass_over(t, m, &(whole_call){ .ids = ids, .targets = targets }, options, stage, x);
 }

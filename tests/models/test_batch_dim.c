@@ -329,10 +329,10 @@ done:
 DT_TEST(batch_dim, a_dim_that_nothing_uses_is_refused)
 {
     static const dims_case cases[] = {
-        { "pp=2", "tp", "dp", NULL,
-          "nothing uses mesh dim \"pp\": its 2 ranks would hold and compute "
+        { "cp=2", "tp", "dp", NULL,
+          "nothing uses mesh dim \"cp\": its 2 ranks would hold and compute "
           "the same. Layers are cut over the dim \"tp\", batches over \"dp\"" },
-        { "pp=2,tp=2", "tp", "dp", NULL, "rename it, or take a slice of the mesh without it" },
+        { "cp=2,tp=2", "tp", "dp", NULL, "rename it, or take a slice of the mesh without it" },
         { "TP=2", "tp", "dp", NULL, "write \"tp=2\"" },
         { "pt=4", "tp", "dp", NULL, "write \"tp=4\"" },
         { "tensor_parallel=4", "tp", "dp", NULL, "write \"tp=4\"" },
@@ -353,7 +353,7 @@ DT_TEST(batch_dim, a_dim_that_nothing_uses_is_refused)
           "nothing uses mesh dim \"dp_shard\": its 2 ranks would hold and compute the same. Layers "
           "are cut over the dim \"tp?\", batches over \"dp\", and a plan may name others: write "
           "\"dp=2\"" },
-        { "pp=2", "tp?", "dp,dp_shard", NULL, "batches over \"dp\", \"dp_shard\", and a plan" },
+        { "cp=2", "tp?", "dp,dp_shard", NULL, "batches over \"dp\", \"dp_shard\", and a plan" },
         { "data=2", "tp?", "dp_shard,dp", NULL, "write \"dp=2\"" },
     };
 

@@ -77,10 +77,10 @@ DT_TEST(checkpoints, a_mesh_is_judged_before_there_is_one)
     DT_ASSERT_EQ_INT(n, 3);
     DT_ASSERT_OK(dt_load_check_mesh("tp=2", NULL, &n));
     DT_ASSERT_EQ_INT(n, 1);
-    DT_ASSERT_STATUS(dt_load_check_mesh("pp=2", NULL, &n), DT_ERR_ARG, "nothing uses");
+    DT_ASSERT_STATUS(dt_load_check_mesh("cp=2", NULL, &n), DT_ERR_ARG, "nothing uses");
     DT_ASSERT_STATUS(dt_load_check_mesh("tp", NULL, NULL), DT_ERR_ARG, "tp");
     DT_ASSERT_OK(dt_model_check_dry(NULL, fixture(path), "tp=2", NULL));
-    DT_ASSERT_STATUS(dt_model_check_dry(NULL, path, "pp=2", NULL), DT_ERR_ARG, "nothing uses");
+    DT_ASSERT_STATUS(dt_model_check_dry(NULL, path, "cp=2", NULL), DT_ERR_ARG, "nothing uses");
 }
 
 /* A loop of one's own gives the tokens of dt_generate(). */

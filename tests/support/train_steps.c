@@ -38,6 +38,8 @@ typedef struct trainer {
     dt_optimizer *optimizer;
     dt_tape *tape;
     int32_t *ids, *targets; /* of a microbatch */
+    dt_pipeline *pipeline;  /* NULL: none */
+    int step;
 } trainer;
 
 /* Targets of a row that do not count, the first ones. */
@@ -54,26 +56,41 @@ static double count_valid(const dt_test_steps *t)
     return (double)n;
 }
 
-static dt_status run_pass(trainer *r, int step, int m, double *loss)
+/* Microbatch m of the step on a tape: of a stage what it makes of x; below 0 the loss. */
+static dt_tensor *forward(trainer *r, dt_tape *tape, int m, int stage, dt_tensor *x)
 {
     const dt_test_steps *t = r->t;
     const int64_t each = t->rows / t->microbatches;
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
-    dt_tensor *ids, *targets, *mean;
-    float value;
+    dt_tensor *ids, *targets;
 
     how.recompute = t->recompute;
     how.n_valid = t->fault == DT_FAULT_MEANS ? 0.0 : count_valid(t);
     for (int64_t i = 0; i < each; i++) {
-        const int32_t *from = t->tokens + window_of(t, step, m * each + i) * t->length;
+        const int32_t *from = t->tokens + window_of(t, r->step, m * each + i) * t->length;
         memcpy(r->ids + i * t->length, from, (size_t)t->length * sizeof *from);
         memcpy(r->targets + i * t->length, from + 1, (size_t)t->length * sizeof *from);
         for (int64_t k = 0; k < hidden(t, m * each + i); k++) r->targets[i * t->length + k] = -100;
     }
+    ids = dt_model_ids(tape, r->model, r->ids, each, t->length);
+    targets = dt_model_ids(tape, r->model, r->targets, each, t->length);
+    return stage < 0 ? dt_model_loss(tape, r->model, ids, targets, &how)
+                     : dt_model_stage(tape, r->model, stage, x, ids, targets, &how);
+}
+
+static dt_tensor *run_stage(void *arg, dt_tape *tape, int stage, int microbatch, dt_tensor *x)
+{
+    return forward(arg, tape, microbatch, stage, x);
+}
+
+static dt_status run_pass(trainer *r, int m, double *loss)
+{
+    const dt_test_steps *t = r->t;
+    dt_tensor *mean;
+    float value;
+
     dt_tape_record(r->tape, dt_optimizer_gradients(r->optimizer));
-    ids = dt_model_ids(r->tape, r->model, r->ids, each, t->length);
-    targets = dt_model_ids(r->tape, r->model, r->targets, each, t->length);
-    mean = dt_model_loss(r->tape, r->model, ids, targets, &how);
+    mean = forward(r, r->tape, m, -1, NULL);
     if (t->fault == DT_FAULT_MEANS) mean = dt_mul_scalar(r->tape, mean, 1.0 / t->microbatches);
     dt_optimizer_backward(r->optimizer, r->tape, mean, m + 1 == t->microbatches, NULL);
     DT_TRY(dt_tape_status(r->tape));
@@ -124,11 +141,44 @@ static dt_status run_steps(trainer *r, dt_test_losses *out)
     for (int step = 0; step < r->t->steps; step++) {
         dt_step_report report;
         out->loss[step] = 0.0;
-        for (int m = 0; m < r->t->microbatches; m++) DT_TRY(run_pass(r, step, m, &out->loss[step]));
+        r->step = step;
+        for (int m = 0; m < r->t->microbatches && r->pipeline == NULL; m++)
+            DT_TRY(run_pass(r, m, &out->loss[step]));
+        if (r->pipeline != NULL) {
+            DT_TRY(dt_pipeline_run(r->pipeline, &out->last));
+            out->loss[step] = out->last.loss;
+        }
         DT_TRY(spoil(r));
         DT_TRY(dt_optimizer_step(r->optimizer, r->t->lr, &report));
         out->norm[step] = report.norm;
     }
+    return DT_OK;
+}
+
+/* Stages of the model as the schedule has them. */
+static dt_status plan_stages(dt_mesh *mesh, const dt_test_steps *t, dt_load_options *load,
+                             dt_pipeline_schedule **out)
+{
+    const int d = dt_mesh_find_dim(mesh, "pp"), p = d < 0 ? 1 : dt_mesh_dim_size(mesh, d);
+
+    *out = NULL;
+    if (t->schedule == NULL) return DT_OK;
+    DT_TRY(dt_pipeline_schedule_create(t->schedule, p, t->stages_per_rank, t->microbatches, out));
+    load->n_stages = dt_pipeline_schedule_stages(*out);
+    load->stages = t->stages;
+    load->stages_turn =
+        load->n_stages > p && p > 1 && dt_pipeline_schedule_rank_of(*out, p) == p - 1;
+    return DT_OK;
+}
+
+static dt_status make_pipeline(trainer *r, dt_mesh *mesh, dt_pipeline_schedule *schedule)
+{
+    dt_pipeline_options o = DT_PIPELINE_OPTIONS_INIT;
+
+    o.forward = run_stage;
+    o.arg = r;
+    if (schedule != NULL)
+        DT_TRY(dt_pipeline_create(mesh, "pp", schedule, r->optimizer, &o, &r->pipeline));
     return DT_OK;
 }
 
@@ -137,22 +187,30 @@ dt_status dt_test_train_model(dt_mesh *mesh, const dt_test_steps *t, dt_test_los
 {
     const size_t n = (size_t)(t->rows / t->microbatches * t->length);
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    dt_pipeline_schedule *schedule = NULL;
     trainer r = { .t = t };
     dt_status st = DT_OK;
 
     *model = NULL;
+    DT_TRY(plan_stages(mesh, t, &load, &schedule));
     load.keep_dtype = false;
     load.sequence_parallel = t->sequence_parallel;
     load.fully_shard = t->fully_shard;
     DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *r.ids, (void **)&r.ids));
     DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *r.targets, (void **)&r.targets));
-    DT_TRY_TO(done, st, dt_model_load(mesh, t->folder, &load, &r.model));
+    if (t->random != 0)
+        DT_TRY_TO(done, st, dt_model_create_random(mesh, t->folder, &load, t->random, &r.model));
+    else
+        DT_TRY_TO(done, st, dt_model_load(mesh, t->folder, &load, &r.model));
     DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &r.tape));
     DT_TRY_TO(done, st, dt_optimizer_create(dt_model_layers(r.model), &t->optimizer, &r.optimizer));
+    DT_TRY_TO(done, st, make_pipeline(&r, mesh, schedule));
     DT_TRY_TO(done, st, run_steps(&r, out));
     *model = r.model;
     r.model = NULL;
 done:
+    dt_pipeline_release(&r.pipeline);
+    dt_pipeline_schedule_release(&schedule);
     dt_tape_release(&r.tape);
     dt_optimizer_release(&r.optimizer);
     dt_model_release(&r.model);

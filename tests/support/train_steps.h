@@ -7,6 +7,7 @@
 
 #include <dtensor/model_training.h>
 #include <dtensor/optimizers.h>
+#include <dtensor/pipeline_training.h>
 
 #include "tests/support/dt_test.h"
 
@@ -22,11 +23,15 @@ typedef enum dt_test_fault {
 } dt_test_fault;
 
 typedef struct dt_test_steps {
-    const char *folder;    /* of the checkpoint, loaded in f32 */
+    const char *folder; /* of the checkpoint, loaded in f32 */
+    uint64_t random;    /* seed of the model, of whose folder config.json counts alone; 0: none */
     const int32_t *tokens; /* window i is tokens i T to i T + T - 1, its targets are one further */
     int64_t rows, length;  /* windows of a step, T */
     int steps;             /* at most DT_TEST_MAX_STEPS */
     int microbatches;      /* of a step; its rows in order, so many after the other */
+    const char *schedule;  /* of a pipeline over the mesh dim "pp"; NULL: none */
+    int stages_per_rank;   /* of it; 0: as usual */
+    const char *stages;    /* as in dt_load_options */
     double lr;
     dt_optimizer_options optimizer;
     dt_recomputed recompute;
@@ -43,6 +48,7 @@ typedef struct dt_test_steps {
 typedef struct dt_test_losses {
     double loss[DT_TEST_MAX_STEPS]; /* sum of the microbatches' */
     double norm[DT_TEST_MAX_STEPS];
+    dt_pipeline_result last; /* of the last step of a pipeline, on this rank */
 } dt_test_losses;
 
 /* The settings of tools/make_training_golden.py: "sgd" or "adamw". */
