@@ -56,10 +56,11 @@ enum { CLI_MAX_KNOBS = 32 };
 typedef struct cli_training_words {
     const char *options; /* a file of more */
     const char *config, *data_weights, *order, *seed, *validate;
-    const char *optimizer, *lr, *min_lr, *schedule, *betas, *eps, *weight_decay, *momentum, *clip;
+    const char *optimizer, *lr, *min_lr, *schedule, *pipeline, *betas, *eps, *weight_decay,
+        *momentum, *clip;
     const char *offload, *trace;
     cli_many data, forget;
-    int64_t steps, microbatches, bucket;
+    int64_t steps, microbatches, stages_per_rank, bucket;
     int64_t warmup, zero, end_token; /* -1: not given */
     int64_t validate_every, save_every, keep, log_every;
     bool nesterov, documents, no_masters, exports, resume, new_data, dry_run;
@@ -111,7 +112,7 @@ typedef struct cli_args {
     int64_t behind;
     int64_t rounds;
     int64_t chunk;
-    const char *fully_shard, *offload;
+    const char *fully_shard, *offload, *stages, *picture;
     const char *weights;
     bool sequence_parallel;
     bool no_bind;

@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/numbers.h"
+#include "cli/outputs.h"
+#include "cli/pipelines.h"
 #include "cli/print_report.h"
 #include "cli/session.h"
 #include "cli/training.h"
@@ -43,6 +46,7 @@ static dt_status read_options(const cli_console *console, planning *p, dt_load_o
     o->names = &names;
     DT_TRY(cli_read_dtype(args->dtype, load));
     DT_TRY(cli_read_plan(args, &p->plan, load));
+    DT_TRY(cli_load_stages(args, o->mesh, load));
     DT_TRY(cli_check_dims(o->mesh, load));
     return DT_OK;
 }
@@ -63,6 +67,9 @@ static dt_status predict(const cli_console *console, planning *p)
                           : w->offload != NULL       ? "offload"
                           : w->bucket > 0            ? "bucket"
                           : w->no_masters            ? "no-masters"
+                          : w->pipeline != NULL      ? "schedule"
+                          : w->stages_per_rank > 0   ? "stages-per-rank"
+                          : p->args->picture != NULL ? "picture"
                                                      : NULL;
 
     DT_CHECK(of_step == NULL, DT_ERR_ARG, "--%s is of a training step; give --train as well",
@@ -169,6 +176,7 @@ static dt_status show_training(const cli_console *console, planning *p)
                          : w->momentum != NULL      ? "momentum"
                                                     : NULL;
     cli_costs costs = { .args = p->args, .predict = &o, .step = DT_STEP_OPTIONS_INIT };
+    dt_status st;
 
     DT_CHECK(w->optimizer != NULL || of_one == NULL, DT_ERR_ARG,
              "--%s is of an optimizer; name it: --optimizer adamw", of_one);
@@ -179,9 +187,16 @@ static dt_status show_training(const cli_console *console, planning *p)
     DT_TRY(cli_optimizer_read(p->args, &optimizer));
     DT_TRY(cli_load_zero(p->args, o.mesh, &load));
     costs.step.loss = &loss;
-    if (w->optimizer != NULL) costs.step.optimizer = &optimizer;
-    if (w->microbatches > 0) costs.step.microbatches = w->microbatches;
-    DT_TRY(cli_costs_print(&costs));
+    if (p->args->picture != NULL) DT_TRY(cli_check_place("--picture", p->args->picture, p->args));
+    DT_TRY(cli_pipeline_microbatches(p->args, o.mesh, &costs.step.microbatches));
+    DT_TRY(cli_pipeline_schedule(p->args, o.mesh, &costs.step.schedule));
+    DT_CHECK(p->args->picture == NULL || costs.step.schedule != NULL, DT_ERR_ARG,
+             "--picture is of a pipeline, and --mesh %s has no dim \"pp\"", o.mesh);
+    if (p->args->batch == 0) o.batch = dti_max(o.batch, costs.step.microbatches);
+    if (w->optimizer != NULL || costs.step.schedule != NULL) costs.step.optimizer = &optimizer;
+    st = cli_costs_print(&costs);
+    dt_pipeline_schedule_release(&costs.step.schedule);
+    DT_TRY(st);
     return DT_OK;
 }
 

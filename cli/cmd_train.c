@@ -89,6 +89,8 @@ static dt_status check(cli_run_of *run, cli_session *s, cli_training *plan, cons
     DT_TRY(cli_check_saved(s));
     DT_TRY(cli_check_trained(plan->args));
     DT_TRY(cli_training_settle(s, plan));
+    if (plan->pipeline != NULL)
+        DT_TRY(dt_model_check_dry(s->args->registry, s->args->folder, s->mesh, &s->load));
     if (args->training.dry_run) return DT_OK;
     DT_CHECK(args->output != NULL, DT_ERR_ARG, "no folder for the run; give --output RUN");
     if (s->console->process > 0) return DT_OK;
@@ -127,6 +129,7 @@ static cli_costs costs_of(const cli_session *s, const cli_training *plan, dt_pre
     costs.step.loss = &plan->loss;
     costs.step.optimizer = &plan->optimizer;
     costs.step.microbatches = plan->microbatches;
+    costs.step.schedule = plan->pipeline;
     return costs;
 }
 

@@ -13,6 +13,7 @@
 #include "cli/load_modules.h"
 #include "cli/option_file.h"
 #include "cli/option_table.h"
+#include "cli/pipelines.h"
 #include "cli/print_report.h"
 #include "cli/training.h"
 
@@ -345,6 +346,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
     DT_TRY(cli_read_dtype(args->dtype, &out->load));
     DT_TRY(cli_read_plan(args, &out->plan, &out->load));
     DT_TRY(cli_load_zero(args, out->mesh, &out->load));
+    DT_TRY(cli_load_stages(args, out->mesh, &out->load));
     DT_TRY(cli_check_dims(out->mesh, &out->load));
     DT_TRY(check_named("--link", args->link, ";", "=", out->mesh));
     DT_TRY(cli_check_model(args));

@@ -53,6 +53,8 @@ typedef struct cli_trainer {
     dt_mesh *mesh;
     dt_tape *tape;
     dt_optimizer *optimizer;
+    dt_pipeline *pipeline; /* NULL: none */
+    dt_batch batch;        /* of the step under way */
     dt_data *data, *validation;
     dt_run_folder *folder;
     dt_run_progress at;
@@ -67,6 +69,9 @@ dt_status cli_train_on_rank(void *arg, dt_model *model, bool speaks) DT_MUST_USE
 
 /* One step of the optimizer: `metric` gets all but its validation loss (train_step.c). */
 dt_status cli_train_step(cli_trainer *t, cli_metric *metric) DT_MUST_USE;
+
+/* The pipeline of the plan, if it has one. */
+dt_status cli_train_pipeline(cli_trainer *t) DT_MUST_USE;
 
 /* The mean loss of all of --validate. */
 dt_status cli_train_validate(cli_trainer *t, double *loss) DT_MUST_USE;

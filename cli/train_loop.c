@@ -104,6 +104,7 @@ static dt_status open_all(cli_trainer *t)
 {
     DT_TRY(dt_tape_create(dt_mesh_runtime(t->mesh), &t->tape));
     DT_TRY(dt_optimizer_create(dt_model_layers(t->model), &t->run->plan->optimizer, &t->optimizer));
+    DT_TRY(cli_train_pipeline(t));
     DT_TRY(open_data(t));
     DT_TRY(open_folder(t));
     t->begun_at = t->at.step;
@@ -130,6 +131,7 @@ static void close_all(cli_trainer *t)
     dt_data_release(&t->validation);
     dt_data_release(&t->data);
     dt_tape_release(&t->tape);
+    dt_pipeline_release(&t->pipeline);
     dt_optimizer_release(&t->optimizer);
 }
 

@@ -11,23 +11,52 @@
 
 enum { IGNORED = -100 };
 
-/* One microbatch: rows of the step's batch, forward and backward. Its part of the loss is added. */
-static dt_status pass(cli_trainer *t, const dt_batch *b, int64_t m, double *loss)
+/* Microbatch m, rows of the step's batch, forward: its part of the loss, or what a stage makes of
+ * x; `stage` below 0: the model has none. */
+static dt_tensor *forward(const cli_trainer *t, dt_tape *tape, int64_t m, int stage, dt_tensor *x)
 {
     const cli_training *plan = t->run->plan;
+    const dt_batch *b = &t->batch;
     const int64_t rows = plan->batch / plan->microbatches, at = m * rows * b->tokens;
-    dt_runtime *rt = dt_mesh_runtime(t->mesh);
     dt_loss_options how = plan->loss;
-    dt_tensor *ids, *targets, *part;
-    float value = 0;
+    dt_tensor *ids, *targets;
 
     how.n_valid = (double)dti_max(b->n_valid, 1);
     if (b->starts != NULL) how.starts = b->starts + at;
+    ids = dt_model_ids(tape, t->model, b->ids + at, rows, b->tokens);
+    targets = dt_model_ids(tape, t->model, b->targets + at, rows, b->tokens);
+    return stage < 0 ? dt_model_loss(tape, t->model, ids, targets, &how)
+                     : dt_model_stage(tape, t->model, stage, x, ids, targets, &how);
+}
+
+static dt_tensor *run_stage(void *arg, dt_tape *tape, int stage, int microbatch, dt_tensor *x)
+{
+    return forward(arg, tape, microbatch, stage, x);
+}
+
+dt_status cli_train_pipeline(cli_trainer *t)
+{
+    dt_pipeline_options o = DT_PIPELINE_OPTIONS_INIT;
+
+    if (t->run->plan->pipeline == NULL) return DT_OK;
+    o.forward = run_stage;
+    o.arg = t;
+    DT_TRY(
+        dt_pipeline_create(t->mesh, "pp", t->run->plan->pipeline, t->optimizer, &o, &t->pipeline));
+    return DT_OK;
+}
+
+/* One microbatch forward and backward. Its part of the loss is added. */
+static dt_status pass(cli_trainer *t, int64_t m, double *loss)
+{
+    const cli_training *plan = t->run->plan;
+    dt_runtime *rt = dt_mesh_runtime(t->mesh);
+    dt_tensor *part;
+    float value = 0;
+
     dt_timeline_begin(rt, "forward");
     dt_tape_record(t->tape, dt_optimizer_gradients(t->optimizer));
-    ids = dt_model_ids(t->tape, t->model, b->ids + at, rows, b->tokens);
-    targets = dt_model_ids(t->tape, t->model, b->targets + at, rows, b->tokens);
-    part = dt_model_loss(t->tape, t->model, ids, targets, &how);
+    part = forward(t, t->tape, m, -1, NULL);
     dt_timeline_end(rt);
     dt_timeline_begin(rt, "backward");
     dt_optimizer_backward(t->optimizer, t->tape, part, m + 1 == plan->microbatches, NULL);
@@ -36,6 +65,19 @@ static dt_status pass(cli_trainer *t, const dt_batch *b, int64_t m, double *loss
     DT_TRY(dt_tensor_read(part, &value, sizeof value));
     *loss += (double)value;
     dt_tape_reset(t->tape);
+    return DT_OK;
+}
+
+static dt_status run_passes(cli_trainer *t, double *loss)
+{
+    dt_pipeline_result result;
+
+    if (t->pipeline == NULL) {
+        for (int64_t m = 0; m < t->run->plan->microbatches; m++) DT_TRY(pass(t, m, loss));
+        return DT_OK;
+    }
+    DT_TRY(dt_pipeline_run(t->pipeline, &result));
+    *loss = result.loss;
     return DT_OK;
 }
 
@@ -59,14 +101,13 @@ dt_status cli_train_step(cli_trainer *t, cli_metric *metric)
     dt_runtime *rt = dt_mesh_runtime(t->mesh);
     const int64_t begin = cli_now_ns();
     dt_step_report report;
-    dt_batch b;
 
     *metric = (cli_metric){ .step = t->at.step + 1, .validation_loss = NAN };
     metric->lr = dt_schedule_at(&plan->schedule, t->at.step);
     dt_timeline_begin(rt, "data");
-    DT_TRY(dt_data_rows(t->data, t->at.samples, plan->batch, &b));
+    DT_TRY(dt_data_rows(t->data, t->at.samples, plan->batch, &t->batch));
     dt_timeline_end(rt);
-    for (int64_t m = 0; m < plan->microbatches; m++) DT_TRY(pass(t, &b, m, &metric->loss));
+    DT_TRY(run_passes(t, &metric->loss));
     if (isnan(metric->loss)) metric->loss = NAN; /* whatever its sign */
     dt_timeline_begin(rt, "optimizer");
     DT_TRY(optimize(t, metric, &report));

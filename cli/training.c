@@ -10,6 +10,7 @@
 
 #include "base/numbers.h"
 #include "cli/option_table.h"
+#include "cli/pipelines.h"
 
 enum { DEFAULT_BATCH = 8, DEFAULT_SEQUENCE = 256, DEFAULT_LOG_EVERY = 10, DEFAULT_KEEP = 2 };
 static const double DEFAULT_LR = 3e-4;
@@ -129,10 +130,10 @@ static dt_status read_schedule(const cli_training_words *w, dt_schedule *out)
     out->lr = DEFAULT_LR;
     DT_TRY(read_range("--lr", w->lr, 0, INFINITY, &out->lr));
     DT_TRY(read_range("--min-lr", w->min_lr, 0, INFINITY, &out->min_lr));
-    if (w->schedule != NULL) DT_TRY(read_word("--schedule", w->schedule, kinds, &kind));
+    if (w->schedule != NULL) DT_TRY(read_word("--lr-schedule", w->schedule, kinds, &kind));
     out->kind = values[kind];
     DT_CHECK(w->min_lr == NULL || kind != 0, DT_ERR_ARG,
-             "--min-lr is where a schedule ends; a constant rate has no end: add --schedule");
+             "--min-lr is where a schedule ends; a constant rate has no end: add --lr-schedule");
     DT_CHECK(out->min_lr <= out->lr, DT_ERR_ARG, "--min-lr %s is above --lr %g", w->min_lr,
              out->lr);
     DT_CHECK(w->warmup <= w->steps, DT_ERR_ARG,
@@ -235,6 +236,18 @@ static dt_status find_config(cli_args *own, cli_training *out)
     return DT_OK;
 }
 
+/* Rates had the word before pipelines came, and files of options of older runs say it so. */
+static void rename_schedule(cli_training_words *w)
+{
+    static const char *const rates[] = { "constant", "linear", "cosine", "wsd" };
+
+    for (size_t i = 0; i < DT_COUNT(rates) && w->schedule == NULL && w->pipeline != NULL; i++) {
+        if (strcmp(w->pipeline, rates[i]) != 0) continue;
+        w->schedule = w->pipeline;
+        w->pipeline = NULL;
+    }
+}
+
 dt_status cli_training_read(cli_args *own, cli_training *out)
 {
     const cli_training_words *w = &own->training;
@@ -245,7 +258,6 @@ dt_status cli_training_read(cli_args *own, cli_training *out)
         .loss = DT_LOSS_OPTIONS_INIT,
         .steps = w->steps,
         .batch = own->batch > 0 ? own->batch : DEFAULT_BATCH,
-        .microbatches = dti_max(w->microbatches, 1),
         .save_every = w->save_every,
         .validate_every = w->validate_every,
         .log_every = w->log_every > 0 ? w->log_every : DEFAULT_LOG_EVERY,
@@ -254,6 +266,9 @@ dt_status cli_training_read(cli_args *own, cli_training *out)
     DT_TRY(find_config(own, out));
     (void)snprintf(out->mesh, sizeof out->mesh, "dp=%d", dt_launch_size());
     if (own->mesh == NULL) own->mesh = out->mesh;
+    rename_schedule(&own->training);
+    DT_TRY(cli_pipeline_microbatches(own, own->mesh, &out->microbatches));
+    DT_TRY(cli_pipeline_schedule(own, own->mesh, &out->pipeline));
     DT_CHECK(w->steps > 0 || w->dry_run, DT_ERR_ARG, "how long? give --steps N");
     DT_TRY(read_seed(w->seed, &out->seed));
     DT_TRY(cli_optimizer_read(own, &out->optimizer));
@@ -267,6 +282,7 @@ dt_status cli_training_read(cli_args *own, cli_training *out)
 
 void cli_training_free(cli_training *t)
 {
+    dt_pipeline_schedule_release(&t->pipeline);
     dti_free(t->config_folder);
     t->config_folder = NULL;
     dti_free(t->sources);

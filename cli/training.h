@@ -5,6 +5,7 @@
 #define DTI_CLI_TRAINING_H
 
 #include <dtensor/optimizers.h>
+#include <dtensor/pipeline_training.h>
 #include <dtensor/training_data.h>
 
 #include "cli/session.h"
@@ -18,6 +19,7 @@ typedef struct cli_training {
     dt_data_source *sources;
     int n_sources;
     int64_t steps, batch, sequence, microbatches;
+    dt_pipeline_schedule *pipeline;                      /* NULL: none */
     int64_t save_every, validate_every, log_every, keep; /* save, validate: 0 is at the end alone */
     uint64_t seed;
     bool begins_at_random; /* --config: there are no weights */

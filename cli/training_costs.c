@@ -104,10 +104,34 @@ static json_t *rank_json(const cli_costs *costs, const dt_training_cost *c, cons
     return o;
 }
 
+/* The largest F of a rank takes 1. */
+static dt_status pipeline_json(const cli_costs *costs, json_t **out)
+{
+    const dt_pipeline_schedule *s = costs->step.schedule;
+    dt_pipeline_timing *timing;
+    json_t *ranks = json_array();
+    dt_pipeline_total total;
+
+    DT_TRY(cli_pipeline_time(costs, &timing));
+    total = dt_pipeline_timing_total(timing);
+    for (int r = 0; r < dt_pipeline_schedule_ranks(s); r++) {
+        const dt_pipeline_rank *k = dt_pipeline_timing_rank(timing, r);
+        (void)json_array_append_new(ranks,
+                                    json_pack("{s:f, s:f, s:i, s:i}", "busy", k->busy, "idle",
+                                              k->idle, "live", k->live, "postponed", k->postponed));
+    }
+    *out = json_pack("{s:s, s:i, s:i, s:f, s:f, s:o}", "schedule", dt_pipeline_schedule_name(s),
+                     "stages", dt_pipeline_schedule_stages(s), "microbatches",
+                     dt_pipeline_schedule_microbatches(s), "makespan", total.makespan, "bubble",
+                     total.bubble, "ranks", ranks);
+    dt_pipeline_timing_release(&timing);
+    return DT_OK;
+}
+
 dt_status cli_costs_json(const cli_costs *costs, json_t **out)
 {
     char folder[DT_ERROR_MESSAGE_BYTES];
-    json_t *ranks = json_array();
+    json_t *ranks = json_array(), *pipeline = NULL;
     dt_training_cost c = { 0 };
     dt_status st = DT_OK;
     dims d;
@@ -117,11 +141,12 @@ dt_status cli_costs_json(const cli_costs *costs, json_t **out)
         DT_TRY_TO(fail, st, predict(costs, r, &c));
         (void)json_array_append_new(ranks, rank_json(costs, &c, &d, r));
     }
-    *out = json_pack("{s:s, s:s, s:I, s:I, s:I, s:i, s:o}", "model",
+    if (costs->step.schedule != NULL) DT_TRY_TO(fail, st, pipeline_json(costs, &pipeline));
+    *out = json_pack("{s:s, s:s, s:I, s:I, s:I, s:i, s:o, s:o*}", "model",
                      dti_printable(costs->args->folder, folder, sizeof folder), "mesh",
                      costs->predict->mesh, "batch", (json_int_t)costs->predict->batch, "sequence",
                      (json_int_t)c.sequence, "microbatches", (json_int_t)costs->step.microbatches,
-                     "n_ranks", d.n_ranks, "ranks", ranks);
+                     "n_ranks", d.n_ranks, "ranks", ranks, "pipeline", pipeline);
     return DT_OK;
 
 fail:
@@ -184,6 +209,7 @@ static dt_status print_text(const cli_costs *costs)
     }
     if (d.n_ranks > SHOWN_RANKS)
         (void)printf("ranks %d to %d are not shown\n", SHOWN_RANKS, d.n_ranks - 1);
+    if (costs->step.schedule != NULL) DT_TRY(cli_pipeline_draw(costs));
     DT_TRY(cli_flush());
     return DT_OK;
 }

@@ -23,4 +23,9 @@ dt_status cli_costs_print(const cli_costs *costs) DT_MUST_USE;
 /* The object; freed with json_decref(). */
 dt_status cli_costs_json(const cli_costs *costs, struct json_t **out) DT_MUST_USE;
 
+/* Of a model in stages: what its schedule comes to in time, and that as a picture, on stdout and as
+ * SVG in the file of --picture (draw_pipeline.c). */
+dt_status cli_pipeline_time(const cli_costs *costs, dt_pipeline_timing **out) DT_MUST_USE;
+dt_status cli_pipeline_draw(const cli_costs *costs) DT_MUST_USE;
+
 #endif
