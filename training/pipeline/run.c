@@ -48,7 +48,7 @@ struct dt_pipeline {
 
     dt_tape **idle; /* [n_actions] tapes without a record */
     int n_idle;
-    dt_parcel **sent; /* [2 n_actions] on their way */
+    dt_parcel **sent; /* [n_actions] on their way */
     int n_sent;
     dt_parcel *ahead; /* what the next action waits for */
     int ahead_of;     /* that action; -1: nothing was asked for */
@@ -103,7 +103,7 @@ static dt_status make(dt_pipeline *p, int dim)
             DT_TRY(dti_alloc_array((size_t)p->n_microbatches, sizeof(live),
                                    (void **)&p->stages[s].live));
     DT_TRY(dti_alloc_array((size_t)p->n_actions, sizeof(dt_tape *), (void **)&p->idle));
-    DT_TRY(dti_alloc_array(2 * (size_t)p->n_actions, sizeof(dt_parcel *), (void **)&p->sent));
+    DT_TRY(dti_alloc_array((size_t)p->n_actions, sizeof(dt_parcel *), (void **)&p->sent));
     return open_channels(p);
 }
 
@@ -317,7 +317,8 @@ static dt_status backward(dt_pipeline *p, int i, live *l)
 {
     const dt_action *a = &p->row[i];
     stage *own = &p->stages[a->stage];
-    dt_backward_options options = { .seed = NULL }; /* HALVES */
+    dt_backward_options options = { .half = a->kind == DT_ACTION_I ? DT_BACKWARD_INPUTS
+                                                                   : DT_BACKWARD_WHOLE };
     dt_tensor *dx;
 
     DT_TRY(await(p, i, l->tape, &l->dy, &options.seed));
@@ -343,6 +344,18 @@ static void end_microbatch(dt_pipeline *p, const dt_action *a, live *l)
     p->n_live--;
 }
 
+/* The rest of it. */
+static dt_status backward_weights(dt_pipeline *p, int i, live *l)
+{
+    const dt_backward_options options = { .half = DT_BACKWARD_WEIGHTS };
+
+    DT_TRY(ask(p, i + 1));
+    dt_optimizer_backward(p->optimizer, l->tape, NULL, is_last(p, &p->row[i]), &options);
+    DT_TRY(dt_tape_status(l->tape));
+    p->n_postponed--;
+    return DT_OK;
+}
+
 static void measure(dt_pipeline *p)
 {
     int64_t bytes = 0;
@@ -365,9 +378,7 @@ static dt_status act(dt_pipeline *p, int i)
         return DT_OK;
     }
     if (a->kind == DT_ACTION_W) {
-        /* HALVES */;
-        DT_TRY(dt_tape_status(l->tape));
-        p->n_postponed--;
+        DT_TRY(backward_weights(p, i, l));
     } else {
         DT_TRY(backward(p, i, l));
     }
@@ -442,14 +453,17 @@ static dt_status tell_loss(dt_pipeline *p)
 
 dt_status dt_pipeline_run(dt_pipeline *p, dt_pipeline_result *result)
 {
+    dt_runtime *rt;
     dt_status st;
 
     DT_CHECK(p != NULL, DT_ERR_ARG, "pipeline is NULL");
+    rt = dt_mesh_runtime(p->mesh);
     p->result = (dt_pipeline_result){ 0 };
     if (!dt_mesh_is_member(p->mesh)) return DT_OK;
     st = run_row(p);
     if (st == DT_OK) st = tell_loss(p);
     tidy(p);
     if (result != NULL) *result = p->result;
-    return dti_runtime_alone(dt_mesh_runtime(p->mesh), st);
+    if (st != DT_OK) dti_runtime_abort(rt); /* other stages do not find it, and would wait */
+    return st;
 }
