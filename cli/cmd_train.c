@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "base/numbers.h"
-#include "cli/interrupts.h"
 #include "cli/option_file.h"
 #include "cli/outputs.h"
 #include "cli/train.h"
@@ -164,7 +163,6 @@ static dt_status train(const cli_args *args, const cli_env *env, const cli_conso
         goto done;
     }
     DT_TRY_TO(done, st, begin(&run));
-    DT_TRY_TO(done, st, cli_interrupts_catch(true));
     st = cli_session_run(&session, cli_train_on_rank, &run);
     /* what is wrong with options was found before: a disk that is full, numbers that are none */
     if (st != DT_OK && st != DT_ERR_MEMORY && st != DT_ERR_COMM && atomic_load(&run.began))

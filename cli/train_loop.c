@@ -335,6 +335,7 @@ dt_status cli_train_on_rank(void *arg, dt_model *model, bool speaks)
     cli_trainer t = { .run = arg, .model = model, .mesh = dt_model_mesh(model), .speaks = speaks };
     dt_status st = DT_OK;
 
+    DT_TRY_TO(done, st, cli_interrupts_catch(true)); /* until here a signal ended the program */
     DT_TRY_TO(done, st, open_all(&t));
     if (t.at.step < t.run->plan->steps) DT_TRY_TO(done, st, cli_train_measure(&t));
     if (speaks) t.run->begin_ns = cli_now_ns();

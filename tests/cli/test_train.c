@@ -224,7 +224,7 @@ DT_TEST(cli_train, removes_old_exports_and_nothing_else)
 /* --- what ends a run -------------------------------------------------------------------------- */
 
 /* Starts a run of many steps; its process. */
-static pid_t start(const train_place *p)
+static pid_t start(const train_place *p, const char *env_of_it)
 {
     char binary[DT_TEST_PATH_BYTES], out[TRAIN_PATH_BYTES], *env[COMMAND_MAX_ENV];
     char *const words[] = { "dtensor",     "train",
@@ -242,7 +242,7 @@ static pid_t start(const train_place *p)
 
     (void)dt_test_binary_path(binary, "bin/dtensor");
     (void)snprintf(out, sizeof out, "%s/out", p->folder);
-    command_environment(NULL, env);
+    command_environment(env_of_it, env);
     (void)posix_spawn_file_actions_init(&actions);
     (void)posix_spawn_file_actions_addopen(&actions, 1, out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     (void)posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0600);
@@ -278,7 +278,7 @@ DT_TEST(cli_train, a_signal_saves_and_ends_it_well)
         pid_t pid;
 
         train_open(&p);
-        pid = start(&p);
+        pid = start(&p, NULL);
         await_steps(&p);
         DT_ASSERT(kill(pid, signals[i].number) == 0);
         DT_ASSERT(waitpid(pid, &status, 0) == pid);
@@ -294,6 +294,26 @@ DT_TEST(cli_train, a_signal_saves_and_ends_it_well)
     }
 }
 
+/* A process that waits for others has nothing to save. */
+DT_TEST(cli_train, a_signal_ends_it_at_once_before_there_are_ranks)
+{
+    const struct timespec nap = { .tv_nsec = 20 * 1000 * 1000 };
+    train_place p;
+    int status = 0;
+    pid_t pid;
+
+    train_open(&p);
+    DT_ASSERT(setenv("RANK", "0", 1) == 0 && setenv("MASTER_PORT", p.folder, 1) == 0);
+    pid = start(&p, "WORLD_SIZE=2");
+    DT_ASSERT(unsetenv("RANK") == 0 && unsetenv("MASTER_PORT") == 0);
+    for (int i = 0; i < 50; i++) (void)nanosleep(&nap, NULL);
+    DT_ASSERT(kill(pid, SIGTERM) == 0);
+    for (int i = 0; i < 500 && waitpid(pid, &status, WNOHANG) == 0; i++)
+        (void)nanosleep(&nap, NULL);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGTERM) (void)kill(pid, SIGKILL);
+    DT_ASSERT(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
 /* As nohup does it. */
 DT_TEST(cli_train, a_signal_that_was_ignored_at_its_start_stays_so)
 {
@@ -304,7 +324,7 @@ DT_TEST(cli_train, a_signal_that_was_ignored_at_its_start_stays_so)
 
     train_open(&p);
     (void)signal(SIGHUP, SIG_IGN);
-    pid = start(&p);
+    pid = start(&p, NULL);
     (void)signal(SIGHUP, SIG_DFL);
     await_steps(&p);
     DT_ASSERT(kill(pid, SIGHUP) == 0 && kill(pid, SIGTERM) == 0);
