@@ -82,8 +82,21 @@ static bool show(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens)
     return cli_interrupted() == 0;
 }
 
+void cli_warn_of_broken(const cli_console *console, const char *files, const dt_tokenized *told)
+{
+    char text[DT_ERROR_MESSAGE_BYTES];
+
+    if (told->broken == 0) return;
+    (void)snprintf(text, sizeof text,
+                   "%.500s: %" PRId64 " of %" PRId64
+                   " bytes are no UTF-8, and are read as U+FFFD: another encoding, or no text?",
+                   files, told->broken, told->bytes);
+    cli_warn(console, text);
+}
+
 static dt_status print(const cli_args *a, const cli_console *console, const dt_tokenized *told)
 {
+    cli_warn_of_broken(console, a->n_files == 1 ? a->files[0] : "the files", told);
     if (told->last_only > 0) {
         char text[200];
         (void)snprintf(text, sizeof text,

@@ -7,6 +7,9 @@
 #include "cli/cli.h"
 
 /* Tokenizes args->files into args->output, and prints what came of it. */
+/* Warns of bytes that are no text: another encoding, or no text at all. */
+void cli_warn_of_broken(const cli_console *console, const char *files, const dt_tokenized *told);
+
 dt_status cli_make_tokens(const cli_args *args, const cli_console *console) DT_MUST_USE;
 
 /* The id of "eos_token" of a folder's tokenizer_config.json or special_tokens_map.json. */

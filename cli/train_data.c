@@ -104,6 +104,7 @@ static dt_status tokenize(const cli_run_of *run, const cli_tokens *tokens)
     dt_tokenize_options how = DT_TOKENIZE_OPTIONS_INIT;
     dt_tokenizer *tokenizer = NULL;
     dt_chat *chat = NULL;
+    dt_tokenized told = { 0 };
     dt_status st = DT_OK;
 
     st = dt_tokenizer_open(folder, &tokenizer);
@@ -113,7 +114,8 @@ static dt_status tokenize(const cli_run_of *run, const cli_tokens *tokens)
     DT_TRY_TO(done, st, cli_open_chat(folder, &chat));
     how.format = DT_TOKENS_MEGATRON; /* it knows documents */
     how.chat = chat;
-    DT_TRY_TO(done, st, dt_tokenize_files(&tokens->text, 1, tokenizer, &how, tokens->path, NULL));
+    DT_TRY_TO(done, st, dt_tokenize_files(&tokens->text, 1, tokenizer, &how, tokens->path, &told));
+    cli_warn_of_broken(run->session->console, tokens->text, &told);
 done:
     dt_chat_release(&chat);
     dt_tokenizer_release(&tokenizer);

@@ -131,6 +131,7 @@ typedef struct dt_tokenized {
     int64_t masked;    /* tokens of prompts */
     int64_t last_only; /* conversations of which the last answer alone is learned: their template
                         * writes earlier ones otherwise than when they were given */
+    int64_t broken;    /* bytes of texts that are no UTF-8, in whose place U+FFFD was read */
 } dt_tokenized;
 
 /**

@@ -113,6 +113,17 @@ DT_TEST(tokenize_files, that_cannot_be_made_are_refused)
     DT_ASSERT(access(s.out, F_OK) != 0);
 }
 
+DT_TEST(tokenize_files, of_what_is_no_text_are_warned_of)
+{
+    command_result r;
+    scene s;
+
+    begin(&s);
+    dt_test_write_file(s.folder, "a.txt", "\x1f\x8b\x08", 3);
+    r = COMMAND_ENDS(0, COMMAND("tokenize", "-m", s.model, "-o", s.out, s.text));
+    COMMAND_ASSERT_HAS(r.err, "a.txt: 1 of 3 bytes are no UTF-8, and are read as U+FFFD");
+}
+
 /* A disk that is full is no bad input. */
 DT_TEST(tokenize_files, that_do_not_fit_are_not_there)
 {

@@ -195,6 +195,21 @@ DT_TEST(tokenize, documents_are_separated_and_ended)
     end(&m);
 }
 
+/* They are read as U+FFFD: whoever gave another encoding, or no text, is told. */
+DT_TEST(tokenize, bytes_that_are_no_text_are_counted)
+{
+    const dt_tokenize_options o = DT_TOKENIZE_OPTIONS_INIT;
+    dt_tokenized told;
+    made m;
+
+    begin(&m);
+    DT_ASSERT_OK(tokenize(&m, "a.txt", "a\xff\xfe b\xc3\xa4 c\xe2\x82", o, &told));
+    DT_ASSERT_EQ_INT(told.broken, 4);
+    DT_ASSERT_OK(tokenize(&m, "b.txt", "a\xc3\xa4", o, &told));
+    DT_ASSERT_EQ_INT(told.broken, 0);
+    end(&m);
+}
+
 static const char simple_template[] =
     "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end_of_text|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}";

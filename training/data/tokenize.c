@@ -11,6 +11,7 @@
 #include "base/numbers.h"
 #include "base/options.h"
 #include "files/mapped.h"
+#include "text/tokenizer/utf8.h"
 
 enum { PIECE_BYTES = 1 << 20, WINDOW_BYTES = 1 << 12, MOST_TRIES = 64 };
 
@@ -151,11 +152,24 @@ static const char *find(const char *text, size_t n, const char *word, size_t n_w
     return NULL;
 }
 
+/* Bytes that are no UTF-8. */
+static int64_t count_broken(const char *text, size_t n)
+{
+    int64_t broken = 0;
+
+    for (size_t at = 0; at < n; at++) {
+        at += dti_utf8_valid(text + at, n - at);
+        broken += at < n;
+    }
+    return broken;
+}
+
 static dt_status take_plain(dti_tokenizing *z, const char *text, size_t n)
 {
     const char *separator = z->o->separator;
     const size_t skip = separator != NULL ? strlen(separator) : 0;
 
+    z->done.broken += count_broken(text, n);
     for (size_t at = 0; at < n;) {
         const char *end = skip > 0 ? find(text + at, n - at, separator, skip) : NULL;
         const size_t bytes = end != NULL ? (size_t)(end - text) - at : n - at;
