@@ -12,6 +12,7 @@
 
 #include "base/memory.h"
 #include "tests/support/dt_test.h"
+#include "tests/support/halves.h"
 #include "tests/support/tensors.h"
 
 static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
@@ -232,6 +233,7 @@ static dt_status check(dt_mesh *mesh, const expression *e, const char *const *pl
                   dt_randn(mesh, place, DT_F32, e->n_axes[i], e->shape[i],
                            (dt_random){ 3, (uint64_t)i }, &x[i]));
     }
+    DT_TRY_TO(done, st, dt_test_halves(mesh, e->fn, NULL, e->n, x));
     st = dt_check_gradient(mesh, e->fn, NULL, e->n, x, 0.02, &report);
     if (st != DT_OK) goto done;
     DT_EXPECT_TO(done, st, (report.worst < 2e-3) == !e->is_wrong,

@@ -334,6 +334,8 @@ static dt_status inputs(dt_mesh *mesh, scene *s)
     dt_tape *t = s->tape[0][0];
     dt_tensor *x = s->leaf[GATE], *in, *y;
     const void *before = dt_tensor_local(x)->data;
+    const dt_placement terms = DT_PARTIAL(DT_SUM);
+    DT_HELD(tensor) *sum = NULL;
 
     DT_EXPECT(dt_tape_input(t, x) == x, "nothing is recorded");
     dt_tape_record(t, s->g);
@@ -348,6 +350,13 @@ static dt_status inputs(dt_mesh *mesh, scene *s)
     DT_TRY(dt_test_expect_same(y, dt_mul_scalar(t, dt_mul(t, x, x), 2.0), "twice the square"));
     DT_TRY(dt_test_expect_same(y, dt_gradient(s->g, x), "the leaf's gradient"));
 
+    DT_TRY(dt_test_arange(mesh, &terms, DT_F32, 1, (const int64_t[]){ D }, &sum));
+    dt_tape_record(t, s->g);
+    in = dt_tape_input(t, sum);
+    y = dt_test_reduced(t, in);
+    dt_backward(t, y, &(dt_backward_options){ .seed = s->leaf[NORM] });
+    DT_TRY(dt_test_expect_same(dt_tape_input_gradient(t, in), s->leaf[NORM], "of terms"));
+
     REFUSED(dt_tape_input(t, NULL), "x is NULL");
     REFUSED(dt_tape_input(t, s->ids), "of integers");
     REFUSED(dt_tape_input_gradient(t, NULL), "x is NULL");
@@ -355,7 +364,6 @@ static dt_status inputs(dt_mesh *mesh, scene *s)
     REFUSED(dt_tape_input_gradient(t, dt_mul(t, x, x)), "no input of this tape's record");
     REFUSED(in = dt_tape_input(t, x); y = dt_mul(t, in, in); dt_tape_record(t, s->g);
             dt_tape_input_gradient(t, in), "no input of this tape's record");
-    (void)mesh;
     return DT_OK;
 }
 

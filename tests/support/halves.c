@@ -16,6 +16,7 @@ typedef struct program {
 static dt_tensor *record(dt_tape *t, dt_gradients *g, const program *p, dt_tensor **in)
 {
     dt_tape_record(t, g);
+    dt_tape_set_thrifty(t, true);
     for (int i = 0; i < p->n; i++)
         in[i] = (p->leaves >> i & 1u) != 0 ? p->x[i] : dt_tape_input(t, p->x[i]);
     return p->fn(t, p->arg, p->n, in);
