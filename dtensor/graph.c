@@ -211,24 +211,15 @@ static dt_status add_node(dt_tape *t, dti_node_kind kind, const char *name, int 
     return DT_OK;
 }
 
-/* What the record knows of x, were it a constant; NULL: nothing. */
-static const dti_graph_value *known(const dti_graph *g, const dt_tensor *x)
-{
-    const bool is = x->graph_stamp != 0 && (size_t)x->graph_value < g->n_values &&
-                    g->values[x->graph_value].stamp == x->graph_stamp;
-
-    return is ? &g->values[x->graph_value] : NULL;
-}
-
 static void keep(dt_node *node, int k, dt_tensor *x)
 {
     const dti_graph *g = node->graph;
     const dti_graph_value *v;
 
     if (x == NULL) return;
-    v = known(g, x);
+    v = dti_graph_known(g, x);
     node->kept[k] = (dti_kept){ .version = x->storage->version };
-    if (v != NULL && v->recipe > 0 && (g->thrifty || v->again)) {
+    if (v != NULL && v->recipe > 0 && (v->again || (g->thrifty && !v->stays))) {
         node->kept[k].recipe = v->recipe;
         node->kept[k].result = v->result;
     } else {
@@ -347,7 +338,8 @@ dt_status dti_graph_gather(dt_tape *t, dt_tensor *x, dt_tensor *y, struct dti_ga
     v = &g->values[node->out[0]];
     v->constant = value_of(g, x) < 0;
     v->again = i < 0 || !dti_graph_goes_back(g);
-    if (v->again) set_recipes(g, node);
+    v->stays = !v->again;
+    set_recipes(g, node);
     return DT_OK;
 }
 

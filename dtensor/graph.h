@@ -28,6 +28,7 @@ typedef struct dti_graph_value {
     bool scattered;  /* of a leaf: its sum of this pass is of what was gathered, and travels once */
     bool constant;   /* no gradient of it is wanted: it can be made again, no more */
     bool again;      /* it is made again, thrifty or not */
+    bool stays;      /* it is not, but between two halves of a pass */
     bool input;      /* of the record: its sum is complete at the end of a pass */
     int32_t watched; /* which of the collection's `made` it is; -1: none */
     dt_mesh *mesh;   /* a reference */
@@ -125,14 +126,21 @@ void dti_gradients_drop(dt_gradients *g);
 
 dt_status dti_watch(dti_collected_list *list, dt_tensor *x) DT_MUST_USE;
 
+/* What the record knows of x, were it a constant; NULL: nothing. */
+static inline const dti_graph_value *dti_graph_known(const dti_graph *g, const dt_tensor *x)
+{
+    const bool is = x->graph_stamp != 0 && (size_t)x->graph_value < g->n_values &&
+                    g->values[x->graph_value].stamp == x->graph_stamp;
+
+    return is ? &g->values[x->graph_value] : NULL;
+}
+
 /* The value that x is on this record, -1: a constant. */
 static inline int32_t dti_graph_value_of(const dti_graph *g, const dt_tensor *x)
 {
-    return x->graph_stamp != 0 && (size_t)x->graph_value < g->n_values &&
-                   g->values[x->graph_value].stamp == x->graph_stamp &&
-                   !g->values[x->graph_value].constant
-               ? x->graph_value
-               : -1;
+    const dti_graph_value *v = dti_graph_known(g, x);
+
+    return v != NULL && !v->constant ? x->graph_value : -1;
 }
 
 static inline bool dti_graph_is_on(const dti_graph *g)

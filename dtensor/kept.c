@@ -86,13 +86,19 @@ bool dti_node_lasts(const dt_node *n)
            (n->n_out > 0 && n->out[0] >= 0 && n->graph->values[n->out[0]].of_leaves);
 }
 
-/* What is made again anyway, to be there for a moment only, stays a recipe. What else was to be
- * made of what will be gone by then is made now. */
+/* What is made again anyway, to be there for a moment only, stays a recipe, and what was gathered
+ * becomes one. What else was to be made of what will be gone by then is made now. */
 static dt_status put_off(dt_tape *t, dti_kept *kept)
 {
-    dt_node *from = kept->recipe > 0 ? &t->graph->nodes[kept->recipe - 1] : NULL;
+    const dti_graph_value *v = kept->x != NULL ? dti_graph_known(t->graph, kept->x) : NULL;
+    dt_node *from;
     dt_tensor *x;
 
+    if (v != NULL && v->stays) {
+        dt_tensor_release(&kept->x);
+        *kept = (dti_kept){ .recipe = v->recipe, .result = v->result };
+    }
+    from = kept->recipe > 0 ? &t->graph->nodes[kept->recipe - 1] : NULL;
     if (from == NULL || dti_node_lasts(from)) return DT_OK;
     if (from->kind == DTI_NODE_MOVE || t->graph->values[from->out[kept->result]].again) {
         from->lasts = true;
