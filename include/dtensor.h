@@ -36,6 +36,7 @@
 #include <dtensor/pipeline.h>
 #include <dtensor/pipeline_training.h>
 #include <dtensor/placements.h>
+#include <dtensor/planner.h>
 #include <dtensor/plans.h>
 #include <dtensor/policy.h>
 #include <dtensor/predict.h>

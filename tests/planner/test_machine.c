@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Machines by name and from files. */
+#include <dtensor/planner.h>
+#include <string.h>
+
+#include "tests/support/dt_test.h"
+
+enum { TEXT_BYTES = 1 << 13 };
+
+static dt_status parse(const char *text, dt_machine *out)
+{
+    return dt_machine_parse("own.json", text, strlen(text), out);
+}
+
+DT_TEST(machine, known_ones_are_the_same_when_they_are_written_and_read)
+{
+    const dt_machine *m;
+    int n = 0;
+
+    for (; (m = dt_machine_at(n)) != NULL; n++) {
+        char text[TEXT_BYTES], again[TEXT_BYTES];
+        dt_machine read, named;
+        DT_ASSERT((size_t)dt_machine_print(m, text, sizeof text) < sizeof text);
+        DT_ASSERT_OK(parse(text, &read));
+        DT_ASSERT_EQ_INT(memcmp(m, &read, sizeof read), 0);
+        (void)dt_machine_print(&read, again, sizeof again);
+        DT_ASSERT_EQ_STR(again, text);
+        DT_ASSERT_OK(dt_machine_read(m->name, &named));
+        DT_ASSERT_EQ_INT(memcmp(m, &named, sizeof named), 0);
+        for (int i = 0; i < DT_N_FIGURES; i++)
+            DT_ASSERT(m->figure[i].value > 0 && m->figure[i].source[0] != '\0');
+    }
+    DT_ASSERT_EQ_INT(n, 4);
+}
+
+DT_TEST(machine, a_name_may_say_nodes_and_devices)
+{
+    dt_machine m;
+
+    DT_ASSERT_OK(dt_machine_read("h100:2048x8", &m));
+    DT_ASSERT_EQ_INT(m.nodes, 2048);
+    DT_ASSERT_EQ_INT(m.devices_per_node, 8);
+    DT_ASSERT_EQ_STR(m.name, "h100:2048x8");
+    DT_ASSERT_OK(dt_machine_read("ethernet:1x1", &m));
+    DT_ASSERT_EQ_INT(m.nodes * m.devices_per_node, 1);
+}
+
+#define NEEDED \
+    "\"device_bytes\":1e9,\"memory_bandwidth\":1e10,\"flops_f32\":1e11,\"efficiency\":0.5"
+
+DT_TEST(machine, figures_may_be_numbers_alone)
+{
+    dt_machine m;
+
+    DT_ASSERT_OK(parse("{\"devices_per_node\":1,\"gpus\":false," NEEDED "}", &m));
+    DT_ASSERT(!m.gpus && m.nodes == 1 && m.figure[DT_FIGURE_DEVICE_BYTES].value == 1e9);
+    DT_ASSERT_EQ_STR(m.figure[DT_FIGURE_DEVICE_BYTES].source, "own.json");
+    DT_ASSERT_EQ_STR(m.name, "own.json");
+}
+
+DT_TEST(machine, bad_files_are_refused_by_file_and_key)
+{
+    static const struct {
+        const char *text, *said;
+    } cases[] = {
+        { "[]", "own.json" },
+        { "{\"devices_per_node\":1", "own.json: line 1" },
+        { "{" NEEDED "}", "own.json: devices_per_node is missing, must be" },
+        { "{\"devices_per_node\":0," NEEDED "}", "devices_per_node is 0, must be" },
+        { "{\"devices_per_node\":1,\"nodes\":1e3," NEEDED "}", "nodes is 1000.0, must be" },
+        { "{\"devices_per_node\":1,\"device_bytes\":1}", "memory_bandwidth is missing, must be" },
+        { "{\"devices_per_node\":2," NEEDED "}", "inside_latency is missing, must be" },
+        { "{\"devices_per_node\":2,\"inside_latency\":1e-6," NEEDED "}",
+          "inside_bandwidth is missing, must be" },
+        { "{\"devices_per_node\":1,\"nodes\":2," NEEDED "}", "between_latency is missing" },
+        { "{\"devices_per_node\":1,\"speed\":1," NEEDED "}", "speed is 1, must be left out" },
+        { "{\"devices_per_node\":1,\"flops_bf16\":-1," NEEDED "}", "flops_bf16 is -1" },
+        { "{\"devices_per_node\":1,\"flops_bf16\":{\"source\":\"x\"}," NEEDED "}",
+          "flops_bf16.value is missing" },
+        { "{\"devices_per_node\":1,\"flops_bf16\":{\"value\":1,\"from\":2}," NEEDED "}",
+          "flops_bf16.from is 2, must be left out" },
+        { "{\"devices_per_node\":1,\"flops_bf16\":{\"value\":1,\"source\":2}," NEEDED "}",
+          "flops_bf16.source is 2" },
+        { "{\"devices_per_node\":1024,\"nodes\":65536,\"inside_latency\":0,\"inside_bandwidth\":1,"
+          "\"between_latency\":0,\"between_bandwidth\":1," NEEDED "}",
+          "a plan is made for at most 1048576" },
+        { "{\"devices_per_node\":1,\"gpus\":1," NEEDED "}", "gpus is 1, must be" },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_machine m;
+        DT_ASSERT_STATUS(parse(cases[i].text, &m), DT_ERR_FORMAT, cases[i].said);
+        DT_ASSERT_EQ_INT(m.nodes, 0);
+    }
+}
+
+DT_TEST(machine, bad_names_are_refused)
+{
+    static const char *const names[] = {
+        "h200",     "",        "h100:",     "h100:8",    "h100:0x8",
+        "h100:8x0", "h100:8x", "h100:8x8 ", "h100:-1x8", "h100:65536x1024"
+    };
+    dt_machine m;
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        DT_ASSERT_EQ_INT(dt_machine_read(names[i], &m), DT_ERR_ARG);
+    DT_ASSERT_STATUS(dt_machine_read("h200", &m), DT_ERR_ARG, "a100, h100, pcie, ethernet");
+    DT_ASSERT_EQ_INT(dt_machine_read("./none.json", &m), DT_ERR_IO);
+    DT_ASSERT_EQ_INT(dt_machine_read(NULL, &m), DT_ERR_ARG);
+}
