@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/device/device.h"
+#include "mesh/runtime.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/tensors.h"
 
@@ -176,7 +178,7 @@ static int64_t put_off_bytes(const scene *s, int k)
 
 /* The same in halves: the second ones of a stage wait until all first ones are done, and come in
  * the order that is given. */
-static dt_status in_halves(scene *s, bool again, bool thrifty, const int *order, outcome *out)
+static dt_status in_halves(scene *s, bool again, bool thrifty, const int *order)
 {
     const dt_backward_options second = { .half = DT_BACKWARD_WEIGHTS };
     dt_tensor *in[MICROBATCHES][STAGES + 1] = { { NULL } }, *y[MICROBATCHES][STAGES];
@@ -202,7 +204,7 @@ static dt_status in_halves(scene *s, bool again, bool thrifty, const int *order,
             DT_EXPECT(dt_tape_kept_bytes(t) == 0, "given back");
             dt_tape_reset(t);
         }
-    return bits_of(s, out);
+    return DT_OK;
 }
 
 static dt_status compare(dt_mesh *mesh, const void *arg)
@@ -220,12 +222,14 @@ static dt_status compare(dt_mesh *mesh, const void *arg)
             DT_EXPECT_TO(done, st, memcmp(one.bits[i], stages.bits[i], sizeof *one.bits) == 0,
                          "leaf %d has other bits in stages, %s, way %d", i, dt_dtype_name(dtype),
                          how);
-        DT_TRY_TO(done, st, in_halves(&s, how & 1, how & 2, ascending, &stages));
+        DT_TRY_TO(done, st, in_halves(&s, how & 1, how & 2, ascending));
+        DT_TRY_TO(done, st, bits_of(&s, &stages));
         for (int i = 0; i < LEAVES; i++)
             DT_EXPECT_TO(done, st, memcmp(one.bits[i], stages.bits[i], sizeof *one.bits) == 0,
                          "leaf %d has other bits in halves, %s, way %d", i, dt_dtype_name(dtype),
                          how);
-        DT_TRY_TO(done, st, in_halves(&s, how & 1, how & 2, other, &stages));
+        DT_TRY_TO(done, st, in_halves(&s, how & 1, how & 2, other));
+        DT_TRY_TO(done, st, bits_of(&s, &stages));
         DT_EXPECT_TO(done, st, memcmp(&one, &stages, sizeof one) != 0,
                      "an order of second halves would be seen");
     }
@@ -256,11 +260,46 @@ static dt_status warm(dt_mesh *mesh, scene *s)
     (void)mesh;
     for (int round = 0; round < 6; round++) {
         if (round == 4) allocated = dti_alloc_count();
-        DT_TRY(in_halves(s, round % 2 == 1, false, ascending, &out));
+        DT_TRY(in_halves(s, round % 2 == 1, false, ascending));
+        DT_TRY(bits_of(s, &out));
     }
     DT_EXPECT(dti_alloc_count() == allocated, "%d blocks from the system",
               (int)(dti_alloc_count() - allocated));
     return DT_OK;
+}
+
+/* A dry run keeps the same, and counts the same memory. */
+static dt_status dry(dt_mesh *mesh, const void *arg)
+{
+    static const int ascending[] = { 0, 1, 2 };
+    const dt_dtype dtype = *(const dt_dtype *)arg;
+    dt_run_options o = DT_RUN_OPTIONS_INIT;
+    dt_runtime *rt[2] = { dt_mesh_runtime(mesh), NULL };
+    dt_mesh *on[2] = { mesh, NULL };
+    size_t peak[2] = { 0, 0 };
+    dt_status st;
+
+    o.n_ranks = dt_runtime_size(rt[0]);
+    DT_TRY(dt_runtime_create_dry(&o, dt_runtime_rank(rt[0]), rt[0], &rt[1]));
+    DT_TRY_TO(done, st, dti_mesh_copy(mesh, rt[1], &on[1]));
+    for (int k = 0; k < 2; k++) {
+        scene s = { NULL };
+        dti_device *device;
+        st = open_scene(on[k], dtype, &s);
+        for (int how = 0; how < 4 && st == DT_OK; how++) {
+            st = in_halves(&s, how & 1, how & 2, ascending);
+            dt_gradients_clear(s.g);
+        }
+        close_scene(&s);
+        DT_TRY_TO(done, st, st);
+        DT_TRY_TO(done, st, dti_device_of(rt[k], &device));
+        peak[k] = dti_memory_peak(device->memory);
+    }
+    DT_EXPECT_TO(done, st, peak[0] == peak[1], "%zu bytes, dry %zu", peak[0], peak[1]);
+done:
+    dt_mesh_release(&on[1]);
+    dt_runtime_release_dry(&rt[1]);
+    return st;
 }
 
 /* Gradients of what is made, of activations and of leaves alone, come once. */
@@ -393,6 +432,14 @@ DT_TEST(stages, inputs_are_leaves_of_one_record)
 DT_TEST(stages, second_halves_that_wait_take_no_memory_from_the_system)
 {
     on_scenes(warm);
+}
+
+DT_TEST(stages, dry_runs_keep_the_same_between_halves)
+{
+    for (size_t d = 0; d < DT_COUNT(dtypes); d++) {
+        dt_test_on_ranks("tp=1", dry, &dtypes[d]);
+        dt_test_on_ranks("tp=3", dry, &dtypes[d]);
+    }
 }
 
 DT_TEST(stages, halves_give_gradients_of_what_is_made_once)
