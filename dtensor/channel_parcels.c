@@ -8,7 +8,7 @@
 #include "dtensor/exchange.h"
 #include "mesh/comm/call.h"
 
-enum { WINDOW = 7 }; /* messages: heads and bodies of so many are less than 16 */
+enum { WINDOW = 5 }; /* messages of three at most: head, text and body */
 
 /* --- pieces ----------------------------------------------------------------------------------- */
 
@@ -437,6 +437,7 @@ void dti_parcel_end(dt_parcel *p)
     dt_parcel *s = p->sends ? NULL : kept(p);
 
     if (s != NULL && !p->held) s->taken = true; /* of a device: nobody finishes it */
+    if (p->state != DTI_PARCEL_OVER) p->channel->all->n_under_way--;
     p->state = DTI_PARCEL_OVER;
     if (p->sends) let_go(p);
     if (!p->held) dti_parcel_free(p);

@@ -28,14 +28,18 @@ static void step_all(void *arg)
     }
 }
 
-/* What has come, and what others wait for, by the way: the rank is here anyway. */
+/* What has come, and what others wait for, by the way. Who waits is told if it fails. */
 static void look(dti_channels *all)
 {
     dti_comm *world = dti_runtime_world(all->rt);
     const dti_comm_request nothing = { .call = { .op = DTI_COMM_BARRIER } };
-    const dt_error before = *dt_last_error();
 
-    if (world->ops->check(world, &nothing) != DT_OK) dti_error_restore(&before);
+    (void)world->ops->check(world, &nothing);
+}
+
+void dti_channels_look(dti_channels *all)
+{
+    if (all->n_under_way > 0) look(all);
 }
 
 static dt_status told(const dt_channel *c)
@@ -414,6 +418,7 @@ static dt_status begin(dt_parcel *p, bool waits, dt_parcel **out)
     dti_parcels *list = p->sends ? &c->sends : &c->recvs;
     dt_status st = DT_OK;
 
+    c->all->n_under_way++;
     p->held = true;
     *list->end = p;
     list->end = &p->next;
@@ -535,7 +540,8 @@ dt_tensor *dt_parcel_take(dt_tape *t, dt_parcel **parcel)
     dt_tensor *y = NULL;
     dt_status st;
 
-    if (dti_tape_is_down(t)) return NULL; /* the caller still has it */
+    if (dti_tape_is_down(t)) dt_parcel_release(parcel);
+    if (dti_tape_is_down(t)) return NULL;
     if (parcel == NULL || *parcel == NULL)
         return dt_tape_fail(t, DT_ERR_ARG, "dt_parcel_take: the message is NULL");
     st = wait_and_free(parcel, counters, &y);

@@ -101,6 +101,7 @@ typedef struct dti_channels {
     dti_device *device;
     dt_channel *first;
     const dti_comm_request *awaited; /* which the rank waits for: nobody else does */
+    int n_under_way;                 /* messages that are not over */
     bool ended;                      /* the run has */
 } dti_channels;
 
@@ -108,6 +109,10 @@ extern const dti_live dti_live_parcels;
 
 /* channels.c: one handle or message less that is the channel's. */
 void dti_channel_drop(dt_channel *c);
+
+/* Moves what can be moved, if something is under way: between operators, so that ranks that compute
+ * for long do not keep others waiting. */
+void dti_channels_look(dti_channels *all);
 
 /* Waits until no message reads the bytes. */
 void dti_channels_let_go(dti_channels *all, const dti_storage *storage);

@@ -108,11 +108,14 @@ dt_status dt_mesh_stage(dt_mesh *mesh, const char *name, int i, dt_mesh **out)
 static dt_status find_comm(dt_mesh *mesh, uint32_t dims, const int *along, dti_comm **out)
 {
     dt_status st = DT_OK;
+    uint32_t named = 0;
     int *ranks = NULL;
     char name[48];
     int n;
 
-    dti_mesh_dims_text(mesh, dims, ",", name, sizeof name);
+    for (int d = 0; d < mesh->n_dims; d++) /* dims of one rank have no part in it */
+        if ((dims >> d & 1u) != 0 && along[d] > 1) named |= 1u << d;
+    dti_mesh_dims_text(mesh, named != 0 ? named : dims, ",", name, sizeof name);
     DT_CHECK(mesh->place >= 0, DT_ERR_ARG,
              "rank %d is not a member of the mesh and cannot communicate on \"%s\"",
              dt_runtime_rank(mesh->rt), name);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dtensor/channels_internal.h"
 #include "dtensor/graph.h"
 #include "dtensor/ops/cache.h"
 #include "dtensor/ops/fusion.h"
@@ -298,6 +299,7 @@ static dt_status apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_
     for (int r = 0; r < n_out; r++) DT_TRY(make_result(d, made, r, in, n, &out[r]));
     if ((op->flags & DT_OP_INPLACE_LAST) != 0) dti_tensor_begin_write(in[n - 1]);
     if (!runs_no_kernel(op, in[0])) DT_TRY(run_kernel(op, attr, n, in, n_out, out));
+    if (in[0]->device->channels != NULL) dti_channels_look(in[0]->device->channels);
     if (dti_graph_listens(t->graph)) DT_TRY(dti_graph_row(t, op, attr, n, in, n_out, out));
     return DT_OK;
 }

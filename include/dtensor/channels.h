@@ -18,11 +18,12 @@
  * whole if there is none, and ranks send each other the boxes that their pieces share. So the bytes
  * that a rank receives are those of its piece; whoever needs less sends what is cut already.
  *
- * No message is buffered: a send holds the tensor until its receivers have it, and bytes move while
- * ranks are inside calls of this library. So ranks may have to wait for each other, and a program
- * goes on for ever if it would with sends that return once their receives were called, as with
- * links "unbuffered" (dt_run_options.links) they do. Simulated links hold for a channel by the word
- * that its name begins with; their time counts from the send.
+ * No message is buffered: a send holds the tensor until its receivers have it. Bytes move while
+ * ranks are inside calls of this library that wait, and between operators. What ranks wait for must
+ * not depend on more than that receives come in the order of sends: with links "unbuffered"
+ * (dt_run_options.links) a send returns when it was received, which shows a program that does.
+ * Simulated links hold for a channel by the word that its name begins with; their time counts from
+ * the send.
  *
  * On GPUs messages pass through memory of the host, and a send waits for what was computed before.
  */
@@ -137,7 +138,7 @@ DT_API void dt_parcel_release(dt_parcel **parcel);
 /**
  * The wait for a receive on a tape: the tensor belongs to the tape's scope; the bytes that this
  * rank has received are counted as DT_COMM_SEND, by the reason of dt_tape_because(), else "stage";
- * errors latch. NULL after an error.
+ * errors latch. NULL after an error, also an earlier one, with which the message is released.
  *
  * Collective, Errors  as dt_parcel_wait(), latched. Ownership: borrowed from the tape.
  */

@@ -69,7 +69,7 @@ typedef struct dt_run_options {
     const dt_link *simulated_link;
     /* The same in words: "50,1" is 50 microseconds and 1 GB/s; with names of mesh dims,
      * "dp=200,0.5;tp=2,20", other links are as fast as they are, or as a last one without a name
-     * says. NULL: DTENSOR_LINK, unless there is a simulated_link; "": none */
+     * says; "unbuffered" among them. NULL: DTENSOR_LINK, if simulated_link is NULL; "": none */
     const char *links;
     /* "one-order" (NULL): a row of a product has the same bits among any rows; "fastest": f32
      * products of 64 rows and more on CPUs may be added up in another order (docs/numerics.md) */

@@ -5,6 +5,7 @@
 #include <dtensor/channels.h>
 #include <dtensor/collectives.h>
 #include <dtensor/factories.h>
+#include <dtensor/ops.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -325,4 +326,47 @@ static dt_status beside(dt_mesh *mesh, const void *arg)
 DT_TEST(channels, messages_go_on_inside_collectives)
 {
     dt_test_on_ranks("pp=2,tp=2", beside, NULL);
+}
+
+/* A sender that computes for a second: its message, larger than what is under way at once, goes on
+ * between its operators. */
+static dt_status computes(dt_mesh *mesh, const void *arg)
+{
+    const int64_t shape[] = { 1 << 20 }, few[] = { 64 };
+    const int64_t second = 1000 * 1000 * 1000;
+    DT_HELD(tensor) *x = NULL, *small = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    int64_t end;
+
+    (void)arg;
+    DT_TEST_WITH_PAIR(mesh, p);
+    if (p.sends) {
+        const int64_t begin = dti_now_ns();
+        DT_TRY(dt_test_message(p.first, "R", DT_F32, 1, shape, 0, &x));
+        DT_TRY(dt_test_message(p.first, "R", DT_F32, 1, few, 0, &small));
+        DT_TRY(dt_channel_send(p.channel, x, NULL));
+        while (dti_now_ns() < begin + 2 * second) {
+            dt_scope_begin(t, "loop");
+            (void)dt_add(t, small, small);
+            (void)dt_scope_end(t, NULL);
+        }
+        DT_TRY(dt_tape_status(t));
+        end = dti_now_ns();
+        DT_TRY(dt_send(mesh, NULL, &end, 1, DT_I64, 1));
+    } else {
+        dt_parcel *parcel;
+        DT_TRY(dt_channel_recv(p.channel, NULL, &parcel));
+        DT_TRY(dt_parcel_wait(&parcel, &x));
+        const int64_t here = dti_now_ns();
+        DT_TRY(dt_test_is_message(x, p.second, "R", 0));
+        DT_TRY(dt_recv(mesh, NULL, &end, 1, DT_I64, 0));
+        DT_EXPECT(here < end, "the message came %lld ms after its sender had computed",
+                  (long long)(here - end) / 1000000);
+    }
+    return dt_channel_wait(p.channel);
+}
+
+DT_TEST(channels, messages_go_on_between_operators)
+{
+    dt_test_on_ranks("pp=2", computes, NULL);
 }
