@@ -446,7 +446,7 @@ dt_status dt_channel_send(dt_channel *c, dt_tensor *x, dt_parcel **parcel)
     DT_TRY(dti_layout_check_shape(to, x->shape));
     DT_TRY(told(c));
     DT_TRY(dti_runtime_alone(c->all->rt, send(c, x, to, &p)));
-    return begin(p, dti_runtime_is_unbuffered(c->all->rt), parcel);
+    return begin(p, parcel == NULL && dti_runtime_is_unbuffered(c->all->rt), parcel);
 }
 
 dt_status dt_channel_recv(dt_channel *c, const dt_placement *want, dt_parcel **parcel)

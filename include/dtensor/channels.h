@@ -21,9 +21,9 @@
  * No message is buffered: a send holds the tensor until its receivers have it. Bytes move while
  * ranks are inside calls of this library that wait, and between operators. What ranks wait for must
  * not depend on more than that receives come in the order of sends: with links "unbuffered"
- * (dt_run_options.links) a send returns when it was received, which shows a program that does.
- * Simulated links hold for a channel by the word that its name begins with; their time counts from
- * the send.
+ * (dt_run_options.links) a send without a parcel returns when it was received, which shows a
+ * program that does. Simulated links hold for a channel by the word that its name begins with;
+ * their time counts from the send.
  *
  * On GPUs messages pass through memory of the host, and a send waits for what was computed before.
  */

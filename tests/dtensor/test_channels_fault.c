@@ -67,10 +67,14 @@ DT_TEST(channels, a_link_takes_its_time_from_the_send_on)
     }
 }
 
-/* Both send before they receive, which needs a buffer; or one of them after. */
+typedef enum meeting { ONE_AFTER_THE_OTHER, BOTH_SEND, BOTH_SEND_PARCELS } meeting;
+
+/* Both send before they receive, which needs a buffer, or a parcel that is waited for later; or one
+ * of them after. */
 static dt_status meet(dt_mesh *mesh, const void *arg)
 {
-    const bool both = *(const bool *)arg;
+    const meeting how = *(const meeting *)arg;
+    const bool both = how != ONE_AFTER_THE_OTHER;
     const int64_t shape[] = { 100 };
     dt_status st = DT_OK;
     dt_test_stages s;
@@ -81,13 +85,16 @@ static dt_status meet(dt_mesh *mesh, const void *arg)
         DT_HELD(tensor) *x = NULL, *y = NULL;
         dt_channel *to = s.stage == 0 ? s.to_next : s.to_before;
         dt_channel *from = s.stage == 0 ? s.from_next : s.from_before;
-        dt_parcel *parcel = NULL;
+        dt_parcel *parcel = NULL, *sent = NULL;
         st = dt_test_message(s.mine, "R", DT_F32, 1, shape, k, &x);
-        if (st == DT_OK && (both || s.stage == 0)) st = dt_channel_send(to, x, NULL);
+        if (st == DT_OK && (both || s.stage == 0))
+            st = dt_channel_send(to, x, how == BOTH_SEND_PARCELS ? &sent : NULL);
         if (st == DT_OK) st = dt_channel_recv(from, NULL, &parcel);
         if (st == DT_OK) st = dt_parcel_wait(&parcel, &y);
         if (st == DT_OK) st = dt_test_is_message(y, s.mine, "R", k);
         if (st == DT_OK && !both && s.stage == 1) st = dt_channel_send(to, x, NULL);
+        if (st == DT_OK && sent != NULL) st = dt_parcel_wait(&sent, NULL);
+        dt_parcel_release(&sent);
     }
     if (st == DT_OK) st = dt_channel_wait(s.stage == 0 ? s.to_next : s.to_before);
     dt_test_release_stages(&s);
@@ -99,9 +106,11 @@ DT_TEST(channels, unbuffered_links_let_a_send_wait_for_its_receiver)
     dt_run_options o = DT_TEST_RUN_OPTIONS;
 
     o.links = "unbuffered";
-    DT_ASSERT_OK(dt_test_run(&o, "pp=2", meet, &(bool){ false }));
-    DT_ASSERT_STATUS(dt_test_run(&o, "pp=2", meet, &(bool){ true }), DT_ERR_COMM, "after 500 ms");
-    dt_test_on_ranks("pp=2", meet, &(bool){ true });
+    DT_ASSERT_OK(dt_test_run(&o, "pp=2", meet, &(meeting){ ONE_AFTER_THE_OTHER }));
+    DT_ASSERT_OK(dt_test_run(&o, "pp=2", meet, &(meeting){ BOTH_SEND_PARCELS }));
+    DT_ASSERT_STATUS(dt_test_run(&o, "pp=2", meet, &(meeting){ BOTH_SEND }), DT_ERR_COMM,
+                     "after 500 ms");
+    dt_test_on_ranks("pp=2", meet, &(meeting){ BOTH_SEND });
     for (int i = 0; i < 2; i++) {
         o.links = i ? "pp=0,20;unbuffered" : "unbuffered;10,5";
         DT_ASSERT_OK(dt_test_run(&o, "pp=2,tp=2", dt_test_journeys,
