@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Running a schedule: a rank's row from its first action to its last. What comes from other ranks
- * is asked for one action ahead, what goes to them is on its way while the next action runs, so
- * nobody waits for a message to be taken. */
+ * Running a schedule: a rank's row from its first action to its last. The next message of every
+ * other stage is asked for long before its action begins, and what goes to others is on its way
+ * while the next actions run; it may lie here until they ask for it. */
 #include <dtensor/channels.h>
 #include <dtensor/collectives.h>
 #include <dtensor/pipeline_training.h>
@@ -26,11 +26,16 @@ typedef struct live {
     dt_training_part counted; /* of the tape, as far as it has been added to the result */
 } live;
 
-/* A stage's ways to the others. NULL: there is none, or it is this rank's too. */
+/* What comes to a stage from another rank's, microbatch by microbatch. */
+typedef struct source {
+    dt_channel *channel; /* NULL: there is none, or it is this rank's too */
+    dt_parcel *next;     /* asked for */
+} source;
+
 typedef struct stage {
-    dt_channel *x_from, *x_to;   /* of what is computed */
-    dt_channel *dy_from, *dy_to; /* of gradients */
-    live *live;                  /* [n_microbatches]; NULL of a stage of another rank */
+    source x, dy;             /* what is computed, and gradients */
+    dt_channel *x_to, *dy_to; /* NULL: there is none, or it is this rank's too */
+    live *live;               /* [n_microbatches]; NULL of a stage of another rank */
 } stage;
 
 struct dt_pipeline {
@@ -50,8 +55,6 @@ struct dt_pipeline {
     int n_idle;
     dt_parcel **sent; /* [n_actions] on their way */
     int n_sent;
-    dt_parcel *ahead; /* what the next action waits for */
-    int ahead_of;     /* that action; -1: nothing was asked for */
     int n_live, n_postponed;
     dt_pipeline_result result;
 };
@@ -76,13 +79,13 @@ static dt_status open_channels(dt_pipeline *p)
         char name[48];
         if (a == b || (!sends && b != p->rank)) continue;
         (void)snprintf(name, sizeof name, "%s, stage %d to %d", p->dim, s - 1, s);
-        DT_TRY(
-            dt_channel_create(p->meshes[a], p->meshes[b], name, sends ? &from->x_to : &to->x_from));
+        DT_TRY(dt_channel_create(p->meshes[a], p->meshes[b], name,
+                                 sends ? &from->x_to : &to->x.channel));
         (void)snprintf(name, sizeof name, "%s, stage %d to %d", p->dim, s, s - 1);
         DT_TRY(dt_channel_create(p->meshes[b], p->meshes[a], name,
-                                 sends ? &from->dy_from : &to->dy_to));
+                                 sends ? &from->dy.channel : &to->dy_to));
         if (!dt_runtime_is_dry(dt_mesh_runtime(p->mesh))) continue;
-        DT_TRY(expect(p, s, sends ? from->dy_from : to->x_from));
+        DT_TRY(expect(p, s, sends ? from->dy.channel : to->x.channel));
     }
     return DT_OK;
 }
@@ -139,7 +142,6 @@ dt_status dt_pipeline_create(dt_mesh *mesh, const char *dim, dt_pipeline_schedul
     p->options = o;
     p->n_stages = dt_pipeline_schedule_stages(schedule);
     p->n_microbatches = dt_pipeline_schedule_microbatches(schedule);
-    p->ahead_of = -1;
     st = make(p, d);
     if (st == DT_OK)
         *out = p;
@@ -163,13 +165,14 @@ static void end_live(dt_pipeline *p, live *l)
 /* What a run has left, also one that has failed. */
 static void tidy(dt_pipeline *p)
 {
-    dt_parcel_release(&p->ahead);
-    p->ahead_of = -1;
     for (int i = 0; i < p->n_sent; i++) dt_parcel_release(&p->sent[i]);
     p->n_sent = 0;
-    for (int s = 0; s < p->n_stages; s++)
+    for (int s = 0; s < p->n_stages; s++) {
+        dt_parcel_release(&p->stages[s].x.next);
+        dt_parcel_release(&p->stages[s].dy.next);
         for (int m = 0; m < p->n_microbatches && p->stages[s].live != NULL; m++)
             end_live(p, &p->stages[s].live[m]);
+    }
     p->n_live = p->n_postponed = 0;
 }
 
@@ -181,9 +184,9 @@ void dt_pipeline_release(dt_pipeline **pipeline)
     *pipeline = NULL;
     if (p->stages != NULL) tidy(p);
     for (int s = 0; s < p->n_stages && p->stages != NULL; s++) {
-        dt_channel_release(&p->stages[s].x_from);
+        dt_channel_release(&p->stages[s].x.channel);
         dt_channel_release(&p->stages[s].x_to);
-        dt_channel_release(&p->stages[s].dy_from);
+        dt_channel_release(&p->stages[s].dy.channel);
         dt_channel_release(&p->stages[s].dy_to);
         dti_free(p->stages[s].live);
     }
@@ -200,39 +203,37 @@ void dt_pipeline_release(dt_pipeline **pipeline)
 
 /* --- messages --------------------------------------------------------------------------------- */
 
-/* Which channel action i waits for; NULL: none. */
-static dt_channel *awaited(const dt_pipeline *p, int i)
+static dt_status ask(source *from)
 {
-    const dt_action *a = &p->row[i];
-
-    if (a->kind == DT_ACTION_W) return NULL;
-    return a->kind == DT_ACTION_F ? p->stages[a->stage].x_from : p->stages[a->stage].dy_from;
-}
-
-static dt_status ask(dt_pipeline *p, int i)
-{
-    dt_channel *channel = i < p->n_actions ? awaited(p, i) : NULL;
-
-    if (channel == NULL || p->ahead_of == i) return DT_OK;
-    DT_TRY(dt_channel_recv(channel, NULL, &p->ahead));
-    p->ahead_of = i;
+    if (from->channel != NULL) DT_TRY(dt_channel_recv(from->channel, NULL, &from->next));
     return DT_OK;
 }
 
-/* What action i waits for, from another rank or *here; the tape has it then. NULL: nothing. */
-static dt_status await(dt_pipeline *p, int i, dt_tape *t, dt_tensor **here, dt_tensor **out)
+static dt_status ask_for_first(dt_pipeline *p)
 {
+    for (int s = 0; s < p->n_stages; s++) {
+        DT_TRY(ask(&p->stages[s].x));
+        DT_TRY(ask(&p->stages[s].dy));
+    }
+    return DT_OK;
+}
+
+/* What an action needs, from another rank or *here; the tape has it then. NULL: nothing. */
+static dt_status await(dt_pipeline *p, const dt_action *a, dt_tape *t, dt_tensor **here,
+                       dt_tensor **out)
+{
+    stage *own = &p->stages[a->stage];
+    source *from = a->kind == DT_ACTION_F ? &own->x : &own->dy;
+
     *out = NULL;
-    if (awaited(p, i) != NULL) {
-        DT_TRY(ask(p, i));
-        p->ahead_of = -1;
-        *out = dt_parcel_take(t, &p->ahead);
+    if (from->channel != NULL) {
+        *out = dt_parcel_take(t, &from->next);
     } else if (*here != NULL) {
         *out = dti_tape_push(t, *here);
         *here = NULL;
     }
     DT_TRY(dt_tape_status(t));
-    return ask(p, i + 1);
+    return a->microbatch + 1 < p->n_microbatches ? ask(from) : DT_OK;
 }
 
 /* Hands x on to another rank, or to *here. */
@@ -284,18 +285,19 @@ static void count(live *l, dt_training_part *part)
     l->counted.work = work;
 }
 
-static dt_status forward(dt_pipeline *p, int i, live *l)
+static dt_status forward(dt_pipeline *p, const dt_action *a, live *l)
 {
-    const dt_action *a = &p->row[i];
     const bool ends = a->stage == p->n_stages - 1;
     stage *own = &p->stages[a->stage];
     dt_tensor *x, *y;
 
     DT_TRY(take_tape(p, l));
     dt_tape_record(l->tape, dt_optimizer_gradients(p->optimizer));
-    DT_TRY(await(p, i, l->tape, &l->x, &x));
+    DT_TRY(await(p, a, l->tape, &l->x, &x));
     if (x != NULL) l->in = dt_tape_input(l->tape, x);
+    dt_scope_begin(l->tape, "stage"); /* what is not kept goes with it, not with the tape */
     y = p->options.forward(p->options.arg, l->tape, a->stage, a->microbatch, l->in);
+    y = dt_scope_end(l->tape, y);
     DT_TRY(dt_tape_status(l->tape));
     DT_CHECK(y != NULL, DT_ERR_ARG, "the stage returned NULL and no error");
     l->out = dt_tensor_retain(y);
@@ -313,15 +315,14 @@ static bool is_last(const dt_pipeline *p, const dt_action *a)
 }
 
 /* The whole of a backward pass, or as much as the stage before waits for. */
-static dt_status backward(dt_pipeline *p, int i, live *l)
+static dt_status backward(dt_pipeline *p, const dt_action *a, live *l)
 {
-    const dt_action *a = &p->row[i];
     stage *own = &p->stages[a->stage];
     dt_backward_options options = { .half = a->kind == DT_ACTION_I ? DT_BACKWARD_INPUTS
                                                                    : DT_BACKWARD_WHOLE };
     dt_tensor *dx;
 
-    DT_TRY(await(p, i, l->tape, &l->dy, &options.seed));
+    DT_TRY(await(p, a, l->tape, &l->dy, &options.seed));
     dt_optimizer_backward(p->optimizer, l->tape, l->out, is_last(p, a), &options);
     DT_TRY(dt_tape_status(l->tape));
     if (a->stage == 0) return DT_OK;
@@ -336,21 +337,20 @@ static dt_status backward(dt_pipeline *p, int i, live *l)
 /* The loss of the last stage is read when all is done. */
 static void end_microbatch(dt_pipeline *p, const dt_action *a, live *l)
 {
-    count(l, &p->result.backward);
     dt_tensor *loss = a->stage == p->n_stages - 1 ? dt_tensor_retain(l->out) : NULL;
 
+    count(l, &p->result.backward);
     end_live(p, l);
     l->out = loss;
     p->n_live--;
 }
 
 /* The rest of it. */
-static dt_status backward_weights(dt_pipeline *p, int i, live *l)
+static dt_status backward_weights(dt_pipeline *p, const dt_action *a, live *l)
 {
     const dt_backward_options options = { .half = DT_BACKWARD_WEIGHTS };
 
-    DT_TRY(ask(p, i + 1));
-    dt_optimizer_backward(p->optimizer, l->tape, NULL, is_last(p, &p->row[i]), &options);
+    dt_optimizer_backward(p->optimizer, l->tape, NULL, is_last(p, a), &options);
     DT_TRY(dt_tape_status(l->tape));
     p->n_postponed--;
     return DT_OK;
@@ -367,20 +367,19 @@ static void measure(dt_pipeline *p)
     p->result.kept_bytes = dti_max(p->result.kept_bytes, bytes);
 }
 
-static dt_status act(dt_pipeline *p, int i)
+static dt_status act(dt_pipeline *p, const dt_action *a)
 {
-    const dt_action *a = &p->row[i];
     live *l = &p->stages[a->stage].live[a->microbatch];
 
     if (a->kind == DT_ACTION_F) {
-        DT_TRY(forward(p, i, l));
+        DT_TRY(forward(p, a, l));
         measure(p);
         return DT_OK;
     }
     if (a->kind == DT_ACTION_W) {
-        DT_TRY(backward_weights(p, i, l));
+        DT_TRY(backward_weights(p, a, l));
     } else {
-        DT_TRY(backward(p, i, l));
+        DT_TRY(backward(p, a, l));
     }
     if (a->kind != DT_ACTION_I) {
         end_microbatch(p, a, l);
@@ -399,12 +398,13 @@ static dt_status run_row(dt_pipeline *p)
     dt_runtime *rt = dt_mesh_runtime(p->mesh);
     char text[DT_ACTION_BYTES];
 
+    DT_TRY(ask_for_first(p));
     for (int i = 0; i < p->n_actions; i++) {
         const dt_action *a = &p->row[i];
         dt_status st;
         if (p->options.told != NULL) p->options.told(p->options.arg, a, false);
         dt_timeline_begin(rt, spans[a->kind]);
-        st = act(p, i);
+        st = act(p, a);
         dt_timeline_end(rt);
         if (st != DT_OK)
             dti_error_prefix("rank %d of the pipeline, cell %d, %s", p->rank,
