@@ -69,6 +69,7 @@ dt_status cli_pipeline_time(const cli_costs *costs, dt_pipeline_timing **out)
     DT_TRY(dti_alloc_array(2 * (size_t)n, sizeof *f, (void **)&f));
     times.f = f;
     times.i = times.w = f + n;
+    times.together = 0;
     st = measure(costs, f, f + n);
     if (st == DT_OK) st = dt_pipeline_simulate(costs->step.schedule, &times, out);
     dti_free(f);

@@ -173,7 +173,9 @@ typedef struct dt_pipeline_costs {
     int n;                     /* entries of each array: one for each stage (0), or 1 for all */
     const double *f, *i, *w;   /* time of an action */
     double message;            /* time that a message from one rank to another takes */
-    double together;           /* of two that run together, as a share of one after the other */
+    double together;           /* of two that run together, as a share of one after the other; 0:
+                                * they run one after the other, as dt_pipeline_run() has them do,
+                                * and neither waits for what the other needs */
     const int64_t *live_bytes; /* as in dt_pipeline_limits */
     const int64_t *postponed_bytes;
 } dt_pipeline_costs;

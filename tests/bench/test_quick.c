@@ -91,6 +91,11 @@ DT_TEST(bench, overlap_runs)
     check_rows("overlap", 4);
 }
 
+DT_TEST(bench, pipeline_runs)
+{
+    check_rows("pipeline", 8);
+}
+
 DT_TEST(bench, ddp_runs)
 {
     check_rows("ddp", 8);

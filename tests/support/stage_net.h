@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A small model in stages for tests of pipelines: each stage is x + down(tanh(up(x))), the last one's
- * loss is the sum of the squares of what it makes. Stages lie where the schedule has them. */
+ * A small model in stages for tests of pipelines: each stage is x + down(tanh(up(x))), the loss is
+ * the sum of the squares of what the last one makes. Stages lie where the schedule has them. */
 #ifndef DT_TEST_STAGE_NET_H
 #define DT_TEST_STAGE_NET_H
 

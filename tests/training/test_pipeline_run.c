@@ -238,7 +238,7 @@ static void expect_same(const training *a, const training *b)
 
 DT_TEST(pipeline_run, tables_of_ones_own_have_the_same_bits)
 {
-    /* the last stage on rank 0; W's at any time; two stages in a row on a rank; halves and wholes */
+    /* the last stage on rank 0, W's at any time; two stages of a rank; halves and wholes */
     static const char *const tables[] = {
         "1F0,1B0,1F1,1I1,1F2,1I2,1W1,1W2\n0F0,0F1,0F2,0I0,0I1,0W0,0W1,0B2\n",
         "0F0,1F0,0F1,1F1,0F2,1F2,1B0,1B1,0I0,0W0,1I2,0B1,0B2,1W2\n",

@@ -177,6 +177,28 @@ DT_TEST(pipeline_times, two_that_run_together_take_their_share)
     DT_ASSERT_CLOSE(dt_pipeline_timing_rank(t, 0)->busy, 10.5, 0.0);
 }
 
+/* One after the other the F waits for its own input alone, and hands on before the B begins. */
+DT_TEST(pipeline_times, two_that_run_one_after_the_other_do_not_wait_for_each_other)
+{
+    dt_pipeline_costs c = DT_PIPELINE_COSTS_INIT;
+    DT_HELD(pipeline_timing) *one = NULL, *pair = NULL, *apart = NULL;
+    dt_pipeline_span f, b;
+
+    c.together = 0.0;
+    one = simulated("dualpipev", 1, 2, 2, &c); /* 0F0 1F0 0F1 1B0 (1F1;0B0) 1B1 0I1 .. */
+    f = dt_pipeline_timing_span(one, 0, 4);
+    b = dt_pipeline_timing_span(one, 0, 5);
+    DT_ASSERT(f.begin == 5.0 && f.end == 6.0 && b.begin == 6.0 && b.end == 8.0);
+    DT_ASSERT_CLOSE(dt_pipeline_timing_rank(one, 0)->busy, 12.0, 0.0);
+    c.message = 0.5;
+    apart = simulated("dualpipev", 4, 2, 8, &c);
+    c.together = 1.0;
+    pair = simulated("dualpipev", 4, 2, 8, &c);
+    DT_ASSERT_CLOSE(dt_pipeline_timing_total(pair).ideal, 48.0, 0.0);
+    DT_ASSERT_CLOSE(dt_pipeline_timing_total(apart).ideal, 48.0, 0.0);
+    DT_ASSERT(dt_pipeline_timing_total(apart).makespan < dt_pipeline_timing_total(pair).makespan);
+}
+
 DT_TEST(pipeline_times, times_that_are_none_are_refused)
 {
     static const double bad[] = { 1, -1 }, none = 0.0 / 0.0;
@@ -193,8 +215,8 @@ DT_TEST(pipeline_times, times_that_are_none_are_refused)
     c.message = none;
     DT_ASSERT_STATUS(dt_pipeline_simulate(s, &c, &t), DT_ERR_ARG, "a message takes");
     c.message = 0.0;
-    c.together = 0.0;
-    DT_ASSERT_STATUS(dt_pipeline_simulate(s, &c, &t), DT_ERR_ARG, "a share above 0");
+    c.together = -0.5;
+    DT_ASSERT_STATUS(dt_pipeline_simulate(s, &c, &t), DT_ERR_ARG, "take -0.5 of their time");
     DT_ASSERT(t == NULL);
 }
 

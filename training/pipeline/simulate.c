@@ -21,8 +21,10 @@ static dt_status check_times(const dt_pipeline_costs *c, int n_stages)
                      "%c of stage %d takes %g; times are 0 or more", "FIW"[k], s, times[k][s]);
     DT_CHECK(isfinite(c->message) && c->message >= 0.0, DT_ERR_ARG,
              "a message takes %g; times are 0 or more", c->message);
-    DT_CHECK(isfinite(c->together) && c->together > 0.0, DT_ERR_ARG,
-             "two actions together take %g of their time; it is a share above 0", c->together);
+    DT_CHECK(isfinite(c->together) && c->together >= 0.0, DT_ERR_ARG,
+             "two actions together take %g of their time; it is a share, or 0 for one after the "
+             "other",
+             c->together);
     return DT_OK;
 }
 
@@ -34,7 +36,7 @@ static void add_up(dt_pipeline_timing *t, const dt_pipeline_costs *c, int rank)
 
     for (int i = s->begin[rank]; i < s->begin[rank + 1]; i++) {
         const dt_pipeline_span *span = &t->spans[i];
-        const bool second = i > s->begin[rank] && s->actions[i - 1].overlapped;
+        const bool second = i > s->begin[rank] && s->actions[i - 1].overlapped && c->together > 0.0;
         const dt_action *a = &s->actions[i];
         const int at = c->n == 1 ? 0 : a->stage;
         dti_hold(&held, a->kind, c->live_bytes != NULL ? c->live_bytes[at] : 0,

@@ -83,7 +83,7 @@ static bool step(walk *w, int rank)
     int n;
 
     if (first == w->s->begin[rank + 1]) return false;
-    n = a->overlapped ? 2 : 1;
+    n = a->overlapped && w->costs->together > 0.0 ? 2 : 1;
     for (int k = 0; k < n; k++) {
         const double here = arrival(w, &a[k]);
         if (here < 0.0) return false;
