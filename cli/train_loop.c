@@ -223,6 +223,7 @@ static dt_status export_model(cli_trainer *t)
 {
     dt_save_options how = DT_SAVE_OPTIONS_INIT;
     char name[NAME_BYTES], path[CLI_PATH_BYTES];
+    struct stat there;
     int diverged;
     dt_status st;
 
@@ -233,6 +234,9 @@ static dt_status export_model(cli_trainer *t)
     (void)snprintf(name, sizeof name, CLI_RUN_MODEL "-%08" PRId64, t->at.step);
     DT_TRY(cli_run_path(t->run->folder, name, path));
     if (t->speaks) remove_export(path);
+    DT_CHECK(!t->speaks || lstat(path, &there) != 0 || !S_ISLNK(there.st_mode), DT_ERR_IO,
+             "%s: is a link, and the model is not written to where it leads; remove it, and resume",
+             path);
     DT_TRY(dt_barrier(t->mesh, NULL));
     st = dt_model_save(t->model, path, &how);
     if (st == DT_ERR_ARG)

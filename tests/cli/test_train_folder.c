@@ -359,6 +359,20 @@ DT_TEST(cli_train_folder, gets_the_model_whose_export_was_killed)
     DT_ASSERT(access(file, F_OK) != 0);
 }
 
+DT_TEST(cli_train_folder, writes_no_model_to_where_a_link_leads)
+{
+    char path[TRAIN_PATH_BYTES + 32], elsewhere[DT_TEST_PATH_BYTES];
+    train_place p;
+
+    train_open(&p);
+    (void)COMMAND_ENDS(0, BEGIN(&p, "-m", p.model, "--steps", "1"));
+    DT_ASSERT(symlink(dt_test_temp_dir(elsewhere), in_run(&p, "model-00000002", path)) == 0);
+    (void)COMMAND_ENDS(1, RESUME(&p, "--steps", "2"), "model-00000002: is a link");
+    DT_ASSERT_EQ_INT(dt_test_count_files(elsewhere, ""), 0);
+    DT_ASSERT(unlink(path) == 0);
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "2"), "the model was missing");
+}
+
 DT_TEST(cli_train_folder, keeps_what_is_not_of_its_model)
 {
     char path[TRAIN_PATH_BYTES + 32];
