@@ -190,6 +190,13 @@ dti_comm_request *dti_parcel_blocked_by(dt_parcel *p)
 
 /* --- sending ---------------------------------------------------------------------------------- */
 
+static void let_go(dt_parcel *p)
+{
+    if (p->x == NULL) return;
+    p->x->storage->moving--;
+    dt_tensor_release(&p->x);
+}
+
 dt_status dti_parcel_lay_out(dt_parcel *p)
 {
     const dt_channel *c = p->channel;
@@ -201,7 +208,9 @@ dt_status dti_parcel_lay_out(dt_parcel *p)
         DT_TRY(add_words(p, place, &p->head, sizeof p->head));
         if (p->text != NULL) DT_TRY(add_words(p, place, p->text, (size_t)p->head.text_bytes));
     }
-    return add_bodies(p);
+    DT_TRY(add_bodies(p));
+    if (!c->device->ops->host_visible && p->taken) let_go(p); /* all of it is on the host */
+    return DT_OK;
 }
 
 static dt_status step_send(dt_parcel *p, bool *over)
@@ -313,6 +322,21 @@ static int64_t own_count(const dt_parcel *p)
     return c->from_place >= 0 && between(p, c->from_place, c->to_place, &o) ? o.count : 0;
 }
 
+/* A whole piece that stays with this rank: its bytes are shared, as where nothing has to move. */
+static dt_status share_own(dt_parcel *p)
+{
+    const dt_channel *c = p->channel;
+    dt_parcel *s = kept(p);
+
+    if (!c->route.paired || c->from_members[c->to_place] != c->comm->rank || s == NULL)
+        return DT_OK;
+    DT_TRY(dti_tensor_header(c->route.to, p->to, s->x->local.dtype, p->head.shape, &p->x));
+    p->x->storage = dti_storage_retain(s->x->storage);
+    p->x->local.data = s->x->local.data;
+    s->taken = true;
+    return DT_OK;
+}
+
 dt_status dti_parcel_open(dt_parcel *p)
 {
     dt_channel *c = p->channel;
@@ -326,7 +350,8 @@ dt_status dti_parcel_open(dt_parcel *p)
     DT_TRY(dti_route_layout(&c->route, p->from, &p->to));
     p->received = (piece_count(p) - own_count(p)) * (int64_t)dt_dtype_size(dtype);
     p->due_ns = due_of(p);
-    if (c->device->ops->host_visible)
+    DT_TRY(share_own(p));
+    if (p->x == NULL && c->device->ops->host_visible)
         DT_TRY(dti_tensor_create(c->route.to, p->to, dtype, p->head.shape, &p->x));
     return DT_OK;
 }
@@ -410,13 +435,6 @@ static dt_status step_recv(dt_parcel *p, bool *over)
 }
 
 /* --- messages --------------------------------------------------------------------------------- */
-
-static void let_go(dt_parcel *p)
-{
-    if (p->x == NULL) return;
-    p->x->storage->moving--;
-    dt_tensor_release(&p->x);
-}
 
 void dti_parcel_free(dt_parcel *p)
 {

@@ -292,6 +292,8 @@ dt_status dt_channel_create(dt_mesh *from, dt_mesh *to, const char *name, dt_cha
     *out = NULL;
     DT_CHECK(from != NULL && to != NULL, DT_ERR_ARG, "from or to is NULL");
     DT_CHECK(rt == dt_mesh_runtime(to), DT_ERR_ARG, "the meshes belong to different runtimes");
+    DT_CHECK(!dti_runtime_has_ended(rt), DT_ERR_ARG,
+             "the run that these meshes belong to has ended");
     DT_TRY(dti_runtime_slot(rt, &channels_slot, &all));
     DT_TRY(dti_runtime_alone(rt, create(all, from, to, name != NULL ? name : "channel", out)));
     return DT_OK;

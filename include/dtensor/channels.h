@@ -13,10 +13,11 @@
  * under way, in any number of channels, and be waited for in any order. Shape, dtype and placements
  * travel with a message.
  *
- * Where both meshes have the same sizes of dims each rank sends its piece to the one at its
- * coordinates. Otherwise a dim of `to` holds the tensor as the dim of that name on `from` does, or
- * whole if there is none, and ranks send each other the boxes that their pieces share. So the bytes
- * that a rank receives are those of its piece; whoever needs less sends what is cut already.
+ * Where both meshes have the same names and sizes of dims each rank sends its piece to the one at
+ * its coordinates. Otherwise a dim of `to` holds the tensor as the dim of that name on `from` does,
+ * or whole if there is none, and ranks send each other the boxes that their pieces share. So the
+ * bytes that a rank receives are those of its piece; whoever needs less sends what is cut already.
+ * A piece that a rank would send itself is shared.
  *
  * No message is buffered: a send holds the tensor until its receivers have it. Bytes move while
  * ranks are inside calls of this library that wait, and between operators. What ranks wait for must

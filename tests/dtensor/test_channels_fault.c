@@ -165,6 +165,8 @@ static dt_status misuse(dt_mesh *mesh, const void *arg)
     DT_TRY(dt_channel_send(own, x, NULL) == DT_ERR_LAYOUT ? DT_OK : DT_ERR_INTERNAL);
     for (int k = 0; k < 2; k++) DT_TRY(dt_channel_send(own, y, NULL));
     DT_TRY(dt_parcel_wait(&parcel, &got)); /* the first was dropped */
+    DT_EXPECT(dt_tensor_local(got)->data == dt_tensor_local(y)->data,
+              "bytes of one rank are copied");
     return dt_test_is_message(got, p.first, "RR", 3);
 }
 
