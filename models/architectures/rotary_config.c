@@ -269,7 +269,7 @@ static dt_status say(const reader *r, const dt_config *config)
         const dt_config list = dt_config_member(&of, lists[i].key);
         for (int64_t k = 0; lists[i].values != NULL && k < (rope->dim + 1) / 2; k++) {
             v = dt_config_item(&list, (size_t)k);
-            DT_TRY(dti_json_say_number(&v, (double)lists[i].values[k]));
+            DT_TRY(dt_config_say(&v, "%.8g", (double)lists[i].values[k])); /* as f32 has it */
         }
     }
     return DT_OK;

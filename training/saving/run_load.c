@@ -63,7 +63,8 @@ static dt_status check_of_model(const loading *l, const char *what, const char *
     char theirs[DTI_SHOWN_BYTES], ours[DTI_SHOWN_BYTES], place[DTI_INPUT_LABEL_BYTES];
 
     DT_CHECK(was != NULL && is != NULL && strcmp(was, is) == 0, DT_ERR_ARG,
-             "%s: %.120s is %s in the checkpoint, %s in %s: it is of another model",
+             "%s: %.120s is %s in the checkpoint, %s in %s: it is of another model; to train this "
+             "one, begin a run with the exported weights",
              l->from->doc.file, what,
              was != NULL ? dti_printable(was, theirs, sizeof theirs) : "not said",
              is != NULL ? dti_printable(is, ours, sizeof ours) : "not said",
