@@ -40,13 +40,40 @@ DTI_BOTH void dti_philox_round(uint32_t c[4], uint32_t k0, uint32_t k1)
 }
 
 /* c: the counter, replaced by the four words. */
-DTI_BOTH void dti_philox(uint32_t c[4], uint32_t k0, uint32_t k1)
+DTI_BOTH void dti_philox_rounds(uint32_t c[4], uint32_t k0, uint32_t k1, int n)
 {
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < n; i++) {
         dti_philox_round(c, k0, k1);
         k0 += 0x9E3779B9u; /* the golden ratio */
         k1 += 0xBB67AE85u; /* sqrt(3) - 1 */
     }
+}
+
+DTI_BOTH void dti_philox(uint32_t c[4], uint32_t k0, uint32_t k1)
+{
+    dti_philox_rounds(c, k0, k1, 10);
+}
+
+/* --- rounding at random ----------------------------------------------------------------------- */
+
+/* Elements that share DTI_SHAKES / 8 blocks: the first half of them has upper halves of the words,
+ * the second half lower ones, so that vectors of any length need no shuffling. Seven rounds pass
+ * every test of randomness that the authors know of; three more are a margin that rounding does
+ * without. */
+enum { DTI_SHAKES = 128, DTI_SHAKE_ROUNDS = 7 };
+
+/* The 16 random bits of element `at`, in the upper half of a word. */
+DTI_BOTH uint32_t dti_shake(uint64_t seed, uint64_t stream, int64_t at)
+{
+    const int64_t word = at % (DTI_SHAKES / 2);
+    const uint64_t block = (uint64_t)(at / DTI_SHAKES * (DTI_SHAKES / 8) + word / 4);
+    uint32_t c[4] = { (uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream,
+                      (uint32_t)(stream >> 32) };
+    uint32_t w;
+
+    dti_philox_rounds(c, (uint32_t)seed, (uint32_t)(seed >> 32), DTI_SHAKE_ROUNDS);
+    w = word % 4 == 0 ? c[0] : word % 4 == 1 ? c[1] : word % 4 == 2 ? c[2] : c[3];
+    return at % DTI_SHAKES < DTI_SHAKES / 2 ? w & 0xffff0000u : w << 16;
 }
 
 /* --- words to values -------------------------------------------------------------------------- */

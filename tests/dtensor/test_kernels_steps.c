@@ -100,18 +100,21 @@ static float any_value(uint32_t *state, int64_t i)
 /* Rows of ROW of a parameter with rows of 100, from element 5 on; three elements come before. */
 enum { ROW = 70, SKIPPED = 3 };
 
+/* Of 128 elements the first 64 have upper halves of the words of 16 blocks, the others lower
+ * ones. */
 static uint32_t word_of(const step_case *c, int64_t i)
 {
     const dt_random key = c->adamw.rounding.key;
     const int64_t global = 5 + (SKIPPED + i) / ROW * 100 + (SKIPPED + i) % ROW;
-    uint32_t w[4] = { (uint32_t)(global / 4), 0, (uint32_t)key.stream,
+    const int64_t in_group = global % 128, number = in_group % 64;
+    uint32_t w[4] = { (uint32_t)(global / 128 * 16 + number / 4), 0, (uint32_t)key.stream,
                       (uint32_t)(key.stream >> 32) };
 
-    dti_philox(w, (uint32_t)key.seed, (uint32_t)(key.seed >> 32));
-    return w[global % 4];
+    dti_philox_rounds(w, (uint32_t)key.seed, (uint32_t)(key.seed >> 32), 7);
+    return in_group < 64 ? w[number % 4] >> 16 << 16 : w[number % 4] << 16;
 }
 
-/* Up as often as 24 random bits lie below the distance from the number below, in units. */
+/* Up as often as 16 random bits lie below the distance from the number below, in units. */
 static float shaken(dt_dtype dtype, float x, uint32_t word)
 {
     const uint32_t bits = dti_bits_of_float(x), units = dtype == DT_BF16 ? 1u << 16 : 1u << 13;

@@ -48,9 +48,10 @@ static inline rounds rounds_of(dt_random key)
     return r;
 }
 
-/* The words of blocks first .. first + VW - 1. They are computed in low halves of lanes twice as
+/* The words of blocks first .. first + VW - 1, of n rounds. They are computed in low halves of lanes twice as
  * wide, even and odd ones apart; what stands in high halves does not count. */
-static inline __attribute__((always_inline)) void philox(const rounds *r, uint64_t first, vu w[4])
+static inline __attribute__((always_inline)) void philox(const rounds *r, int n, uint64_t first,
+                                                         vu w[4])
 {
     vq even = { 0 }, odd = { 0 }, e[4], o[4];
 
@@ -64,7 +65,7 @@ static inline __attribute__((always_inline)) void philox(const rounds *r, uint64
     o[1] = o[0] >> 32;
     e[2] = o[2] = r->stream - (vq){ 0 };
     e[3] = o[3] = e[2] >> 32;
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < n; i++) {
         const vq e0 = multiply(e[0], 0xD2511F53u), e2 = multiply(e[2], 0xCD9E8D57u);
         const vq o0 = multiply(o[0], 0xD2511F53u), o2 = multiply(o[2], 0xCD9E8D57u);
         e[0] = (e2 >> 32) ^ e[1] ^ r->k[i][0];

@@ -57,7 +57,7 @@ static inline void values_of(const dti_random_fill *f, const rounds *r, uint64_t
     const float shift = (float)f->shift, scale = (float)f->scale;
     vu w[4];
 
-    philox(r, first, w);
+    philox(r, 10, first, w);
     if (f->kind == DTI_RANDOM_UNIFORM) {
         const vf grid = (vf)vu_set((uint32_t)(127 - bits) << 23); /* 2^-bits */
         for (int j = 0; j < 4; j++) z[j] = vf_of_signed((vi)(w[j] >> (32 - bits))) * grid;
@@ -141,7 +141,7 @@ static void run_pairs(const dti_random_fill *f, void *to, int64_t first, int64_t
     for (int64_t i = 0, done = 0; done < n; i = (i + 1) % VW) {
         const int odd = (int)((first + done) % 2), take = odd || done + 1 == n ? 1 : 2;
         if (i == 0) {
-            philox(&r, (uint64_t)(first + done) / 2, w);
+            philox(&r, 10, (uint64_t)(first + done) / 2, w);
             for (int j = 0; j < 4; j++)
                 for (int l = 0; l < VW; l++) words[block_of(l)][j] = w[j][l];
         }

@@ -11,7 +11,7 @@
 #define SQRT(x) vf_sqrt(x)
 #include "dtensor/kernels/step_elements.inc.c"
 
-/* --- rounding by a uniform number, the upper 24 bits of a word -------------------------------- */
+/* --- rounding by a uniform number, the upper 16 bits of a word -------------------------------- */
 
 /* Towards zero, after adding what is below one unit of 2^bits: so much of the distance to the next.
  * Infinities and NaNs stay. */
@@ -36,15 +36,18 @@ INLINE vf shaken_f16(vf v, vu word)
     return vf_select(size < 0x1p-14f, small, shaken(v, word, 13));
 }
 
-/* Words of elements 4 block .. 4 block + 4 VW - 1, in their order. */
-INLINE void draw(const rounds *key, int64_t block, vu w[4])
-{
-    vf z[4];
+enum { HALF = DTI_SHAKES / 2, VECTORS = HALF / VW };
 
-    philox(key, (uint64_t)block, w);
-    memcpy(z, w, sizeof z);
-    transpose(z);
-    memcpy(w, z, sizeof z);
+/* The words of elements that share them (dti_shake()), in order: those of group number `group`. */
+INLINE void draw(const rounds *key, int64_t group, vu w[VECTORS])
+{
+    for (int i = 0; i < VECTORS; i += 4) {
+        vf z[4];
+        philox(key, DTI_SHAKE_ROUNDS, (uint64_t)(group * (DTI_SHAKES / 8) + i * VW / 4), w + i);
+        memcpy(z, w + i, sizeof z);
+        transpose(z);
+        memcpy(w + i, z, sizeof z);
+    }
 }
 
 /* --- steps ------------------------------------------------------------------------------------ */
@@ -102,34 +105,36 @@ INLINE void sgd_part(const void *attr, const dti_step_run *r, kind k, vu word, i
     store_param(r, k, p, word, i, left);
 }
 
-/* Elements i .. i + n - 1, which lie in VW blocks of four. */
+/* Elements i .. i + n - 1, which lie in one group. */
 INLINE void few_shaken(part_fn part, const void *attr, const dti_step_run *r, const rounds *key,
                        kind k, int64_t i, int64_t n)
 {
     const int64_t at = r->global + i;
-    float words[5 * VW] = { 0 };
-    vu w[4];
+    float words[DTI_SHAKES + VW] = { 0 };
+    vu w[2 * VECTORS];
 
     if (n == 0) return;
-    draw(key, at / 4, w);
+    draw(key, at / DTI_SHAKES, w);
+    for (int j = 0; j < VECTORS; j++) w[VECTORS + j] = w[j] << 16;
     memcpy(words, w, sizeof w);
     for (int64_t j = 0; j < n; j += VW)
-        part(attr, r, k, (vu)vf_load(words + at % 4 + j), i + j, n - j < VW ? n - j : VW);
+        part(attr, r, k, (vu)vf_load(words + at % DTI_SHAKES + j), i + j, n - j < VW ? n - j : VW);
 }
 
 /* The next words are drawn while a part divides. Where this ends. */
 INLINE int64_t all_shaken(part_fn part, const void *attr, const dti_step_run *r, kind k)
 {
     const rounds key = rounds_of(*r->key);
-    int64_t i = -r->global & 3;
-    vu w[4], next[4];
+    int64_t i = -r->global & (DTI_SHAKES - 1);
+    vu w[VECTORS], next[VECTORS];
 
     if (i > r->n) i = r->n;
     few_shaken(part, attr, r, &key, k, 0, i);
-    draw(&key, (r->global + i) / 4, w);
-    for (; i + 4 * VW <= r->n; i += 4 * VW) {
-        draw(&key, (r->global + i) / 4 + VW, next);
-        for (int j = 0; j < 4; j++) part(attr, r, k, w[j], i + j * VW, VW);
+    draw(&key, (r->global + i) / DTI_SHAKES, w);
+    for (; i + DTI_SHAKES <= r->n; i += DTI_SHAKES) {
+        draw(&key, (r->global + i) / DTI_SHAKES + 1, next);
+        for (int j = 0; j < VECTORS; j++) part(attr, r, k, w[j], i + j * VW, VW);
+        for (int j = 0; j < VECTORS; j++) part(attr, r, k, w[j] << 16, i + HALF + j * VW, VW);
         memcpy(w, next, sizeof w);
     }
     few_shaken(part, attr, r, &key, k, i, r->n - i);

@@ -30,12 +30,7 @@ template <typename T> struct step_arrays {
 
 __device__ inline float uniform_of(dt_random key, int64_t at)
 {
-    const int place = (int)(at % 4);
-    uint32_t w[4] = { (uint32_t)(at / 4), (uint32_t)((uint64_t)(at / 4) >> 32),
-                      (uint32_t)key.stream, (uint32_t)(key.stream >> 32) };
-
-    dti_philox(w, (uint32_t)key.seed, (uint32_t)(key.seed >> 32));
-    return dti_uniform_f32(place == 0 ? w[0] : place == 1 ? w[1] : place == 2 ? w[2] : w[3], 24);
+    return dti_uniform_f32(dti_shake(key.seed, key.stream, at), 24);
 }
 
 __device__ inline float shaken_by(float v, float u, uint32_t units)
