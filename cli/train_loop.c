@@ -209,7 +209,10 @@ static dt_status has_diverged(cli_trainer *t, int *diverged)
 {
     const cli_metric *last = &t->run->last;
 
-    DT_TRY(hear(t, t->speaks && isfinite(last->seconds) && !isfinite(last->loss), diverged));
+    DT_TRY(hear(t,
+                t->speaks && isfinite(last->seconds) && !isfinite(last->loss) &&
+                    last->grad_norm != 0, /* 0: a step without a target has no loss either */
+                diverged));
     DT_CHECK(!*diverged || t->at.step < t->run->plan->steps, DT_ERR_ARG,
              "the model is not written after step %" PRId64 ": its loss is no number; too large a "
              "rate is the usual cause (--lr, --warmup)",

@@ -63,6 +63,7 @@ static void put_step(const cli_run_of *run, const cli_metric *m)
                   plan->steps < 1000 ? 3 : 6, m->step, plan->steps, m->loss, m->grad_norm, m->lr,
                   tokens, 100 * tokens * run->flops_of_token / run->peak,
                   time_text(mean * (double)(plan->steps - m->step), left));
+    if (isnan(m->loss) && m->grad_norm == 0) (void)fputs("  none of its tokens is learned", stderr);
     if (isfinite(m->validation_loss))
         (void)fprintf(stderr, "  validation loss %.4f, perplexity %.4g", m->validation_loss,
                       exp(m->validation_loss));

@@ -108,7 +108,8 @@ dt_status cli_train_step(cli_trainer *t, cli_metric *metric)
     DT_TRY(dt_data_rows(t->data, t->at.samples, plan->batch, &t->batch));
     dt_timeline_end(rt);
     DT_TRY(run_passes(t, &metric->loss));
-    if (isnan(metric->loss)) metric->loss = NAN; /* whatever its sign */
+    if (isnan(metric->loss) || t->batch.n_valid == 0)
+        metric->loss = NAN; /* of no target there is none */
     dt_timeline_begin(rt, "optimizer");
     DT_TRY(optimize(t, metric, &report));
     DT_TRY(dt_device_finish(rt));

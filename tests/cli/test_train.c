@@ -221,6 +221,25 @@ DT_TEST(cli_train, removes_old_exports_and_nothing_else)
     }
 }
 
+/* Of a batch of prompts alone nothing is learned: 0 would be the loss of a model that knows all. */
+DT_TEST(cli_train, a_step_without_targets_has_no_loss)
+{
+    const int64_t run[] = { TRAIN_TOKENS, 1, 0, TRAIN_TOKENS }; /* tokens, runs, begin, end */
+    unsigned char mask[8 + sizeof run] = "DTMASK1";
+    json_t *metric;
+    train_place p;
+
+    train_open(&p);
+    memcpy(mask + 8, run, sizeof run);
+    dt_test_write_file(p.folder, "data.bin.mask", mask, sizeof mask);
+    COMMAND_ENDS(0, COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.run, "--steps",
+                            "2", "--batch", "2", "--sequence", "16"));
+    metric = train_metric(p.run, 2);
+    DT_ASSERT(json_is_null(json_object_get(metric, "loss")));
+    DT_ASSERT_CLOSE(train_number(p.run, 2, "grad_norm"), 0, 0);
+    json_decref(metric);
+}
+
 /* --- what ends a run -------------------------------------------------------------------------- */
 
 /* Starts a run of many steps; its process. */
