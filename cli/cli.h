@@ -109,6 +109,8 @@ typedef struct cli_args {
     int64_t batch;
     const char *batches; /* of bench: "1,2,4" */
     int64_t sequence;
+    int64_t top;
+    const char *explain; /* a mesh */
     int64_t behind;
     int64_t rounds;
     int64_t chunk;
@@ -121,6 +123,7 @@ typedef struct cli_args {
     bool greedy;
     bool values;
     bool train;
+    bool automatic; /* --auto */
     bool random;
     bool no_special;
     bool keep_special;

@@ -12,6 +12,7 @@
 #include "cli/outputs.h"
 #include "cli/pipelines.h"
 #include "cli/print_report.h"
+#include "cli/search_ways.h"
 #include "cli/session.h"
 #include "cli/training.h"
 #include "cli/training_costs.h"
@@ -211,6 +212,8 @@ static dt_status show_plan(const cli_args *args, const cli_env *env, const cli_c
     DT_CHECK(args->folder != NULL, DT_ERR_ARG,
              "no model; give --model DIR, a Hugging Face folder with a config.json");
     DT_TRY(cli_check_model(args));
+    DT_TRY(cli_check_auto(args));
+    if (args->automatic) return cli_search_ways(args, console);
     if (args->train) {
         DT_TRY_TO(done, st, show_training(console, &p));
     } else {
@@ -239,6 +242,11 @@ const cli_command cli_show_plan = {
         "hold and receive the same are one line. A plan that cannot work is refused. With --train\n"
         "a training step instead: weights, f32 gradients, what is kept for the way back, the most\n"
         "that is held, operations and collectives of forward, backward and of the gradients' own\n"
-        "reductions, or of the step of an --optimizer, rank by rank.",
+        "reductions, or of the step of an --optimizer, rank by rank.\n"
+        "With --auto --train --machine NAME it looks for the mesh, the stage of ZeRO, the "
+        "schedule,\n"
+        "microbatches and recomputation that take the least time on a machine that need not be at\n"
+        "hand, and says which number rejects every other way; \"options\" of --json is a file for\n"
+        "dtensor train --options. 2 is returned where the model fits in no way.",
     .run = show_plan,
 };

@@ -133,11 +133,10 @@ static dt_status check_mesh(const dt_layers *list, const dt_layer_spec *spec)
     if (part) return DT_OK;
     (void)dt_mesh_print(mesh, text[0], sizeof text[0]);
     (void)dt_mesh_print(all, text[1], sizeof text[1]);
-    DT_FAIL(
-        DT_ERR_ARG,
-        "%s lies on the mesh %s, which is no part of that of its list, %s, with the same dims: "
-        "dt_mesh_stage() makes one",
-        spec->name, text[0], text[1]);
+    DT_FAIL(DT_ERR_ARG,
+            "%s lies on the mesh %s, which is no part of that of its list, %s, with the same dims: "
+            "dt_mesh_stage() makes one",
+            spec->name, text[0], text[1]);
 }
 
 static dt_status init_layer(dt_layers *list, dt_layer *layer, const dt_layer_spec *spec)

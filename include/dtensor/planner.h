@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which parallelism, how much of each, and why: machines as figures.
+ * Which parallelism, how much of each, and why: machines as figures, and the ways in which they
+ * would make a step.
  *
  * Three kinds of number are never mixed. What a step sends, computes and holds is exact: a dry run
  * of it counts that (<dtensor/predict.h>). What a machine reaches is measured, or published by
@@ -62,10 +63,9 @@ DT_API const dt_machine *dt_machine_at(int i);
 
 /**
  * Finds a machine by name, "h100", with as many nodes and devices in each as are said, as in
- * "h100:128x8",
- * or reads a file, whose name has a "." or a "/". The file is a JSON object with "name", "nodes",
- * "devices_per_node", "gpus" and the figures: {"value": 312e12, "source": "..."}, or the number
- * alone, whose source then is the file.
+ * "h100:128x8", or reads a file, whose name has a "." or a "/". The file is a JSON object with
+ * "name", "nodes", "devices_per_node", "gpus" and the figures: {"value": 312e12, "source": "..."},
+ * or the number alone, whose source then is the file.
  *
  * Not collective.
  * Errors      DT_ERR_ARG     NULL, a name that is none, counts out of range
@@ -84,6 +84,113 @@ DT_API DT_MUST_USE dt_status dt_machine_parse(const char *name, const char *text
 /** Writes a machine as dt_machine_read() reads it. Returns the length as snprintf() does. Not
  * collective. Errors: none; text that has no room is cut. */
 DT_API int dt_machine_print(const dt_machine *machine, char *text, size_t bytes);
+
+/* --- plans of training ------------------------------------------------------------------------ */
+
+/* How a step is made; 0 of a degree: any, of a group that is refused together. */
+typedef struct dt_way {
+    int pp, dp, tp;                  /* mesh dims, the last one being the nearest neighbours */
+    int zero;                        /* 0 .. 3 */
+    bool sequence_parallel, offload; /* tokens cut over tp; the optimizer's state with the host */
+    dt_recomputed recompute;
+    const char *schedule; /* of the pipeline; NULL: there is none */
+    int stages_per_rank;
+    int64_t microbatches;
+} dt_way;
+
+/* What a step costs the rank that it costs most. */
+typedef struct dt_way_cost {
+    /* exact: counted by dry runs of one rank of each kind */
+    int64_t weight_bytes, gradient_bytes, state_bytes, kept_bytes;
+    int64_t peak_bytes;                  /* in the device's memory at a time, at most */
+    int64_t inside_bytes, between_bytes; /* received from the same node, from others */
+    double flops;
+    /* predicted: seconds */
+    double seconds;                          /* of a step: compute + exposed + bubble */
+    double compute, exposed, hidden, bubble; /* communication that is waited for, that is not */
+} dt_way_cost;
+
+/* Why a way is not taken. */
+typedef enum dt_verdict_kind {
+    DT_VERDICT_RANKED, /* it could be taken: the first is */
+    DT_VERDICT_RULE,   /* a rule forbids it */
+    DT_VERDICT_MEMORY, /* it needs more memory than there is */
+    DT_VERDICT_SLOWER, /* it takes longer than the last of those that were to be found */
+    DT_VERDICT_REFUSED /* the library cannot run it: `reason` */
+} dt_verdict_kind;
+
+enum { DT_REASON_BYTES = 200 };
+
+typedef struct dt_verdict {
+    dt_way way;
+    dt_verdict_kind kind;
+    const char *rule;     /* "K1" of a rule, else NULL */
+    bool counted;         /* `cost` is there: dry runs have been made */
+    double number, limit; /* that decide: bytes, seconds, or what the rule compares */
+    dt_way_cost cost;
+    char reason[DT_REASON_BYTES]; /* one sentence with the number */
+} dt_verdict;
+
+typedef struct dt_planner_options {
+    size_t size;                 /* sizeof(dt_planner_options) */
+    int64_t batch, sequence;     /* of a step on all ranks together; 0: 1 for each, 2048 */
+    const dt_load_options *load; /* dtype and plan; NULL: defaults */
+    const dt_optimizer_options *optimizer; /* NULL: defaults */
+    int pp, dp, tp;                        /* the only degrees to look at; 0: any */
+    int top;                               /* ways to rank; 1 */
+    int most_counted;                      /* ways to count at most; 400 */
+} dt_planner_options;
+
+#define DT_PLANNER_OPTIONS_INIT                                       \
+    {                                                                 \
+        sizeof(dt_planner_options), 0, 0, NULL, NULL, 0, 0, 0, 1, 400 \
+    }
+
+typedef struct dt_search dt_search;
+
+/**
+ * Finds the ways in which a step of training takes the least time: all degrees of pipeline, data
+ * and tensor parallelism that use every device of the machine, stages of ZeRO, tokens cut,
+ * recomputation, schedules, microbatches, state with the host. Rules forbid some; others are passed
+ * over because a bound says that they need too much memory or time; what is left is counted by dry
+ * runs, the most promising first, until nothing can be faster. It is a function of its arguments.
+ *
+ *   rt   whose registries hold; NULL: the built-in ones alone
+ *   dir  a folder with config.json
+ *
+ * Not collective.
+ * Ownership   *out is released with dt_search_release(). Where nothing fits it is there all the
+ *             same, without a way that is ranked.
+ * Errors      DT_ERR_ARG  NULL, a machine that is none, a batch or sequence out of range
+ *             as dt_model_check() for config.json; DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_search_ways(dt_runtime *rt, const char *dir,
+                                            const dt_machine *machine,
+                                            const dt_planner_options *options, dt_search **out);
+DT_API void dt_search_release(dt_search **search); /* accepts NULL */
+
+/** Verdict `i`: ranked ones first, the fastest leading, then all others; NULL behind the last. Not
+ * collective. Errors: none. */
+DT_API const dt_verdict *dt_search_at(const dt_search *search, int64_t i);
+
+/** The row of the decision table that holds, "M1", with the numbers that say so. Not collective.
+ * Errors: none. */
+DT_API const char *dt_search_case(const dt_search *search, char text[DT_REASON_BYTES]);
+
+/** Devices of this kind that the model would fit on, at the least; 0: it is not known. Not
+ * collective. Errors: none. */
+DT_API int64_t dt_search_least_devices(const dt_search *search);
+
+/**
+ * Writes a search: as text the way that is taken, the others that are ranked, and why the rest is
+ * not; or as JSON. "options" of that is what `dtensor train --options` takes.
+ *
+ * Returns the length as snprintf() does.
+ *
+ * Not collective.
+ * Errors      none; text that has no room is cut
+ */
+DT_API int dt_search_print(const dt_search *search, bool json, char *text, size_t bytes);
 
 #ifdef __cplusplus
 }

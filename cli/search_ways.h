@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor plan --auto: which way a machine makes a step in the least time. */
+#ifndef DTI_CLI_SEARCH_WAYS_H
+#define DTI_CLI_SEARCH_WAYS_H
+
+#include "cli/cli.h"
+
+/* To stdout; *found is false where the model does not fit in any way. */
+dt_status cli_search_ways(const cli_args *args, const cli_console *console) DT_MUST_USE;
+
+/* Refuses what is of --auto without it. */
+dt_status cli_check_auto(const cli_args *args) DT_MUST_USE;
+
+#endif

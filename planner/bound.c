@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a way takes at the least, by arithmetic on passes of one sequence: memory of the first rank
+ * and time of the busiest. A bound is never above what dry runs then count, so what it rules out
+ * need not be counted. */
+#include <math.h>
+
+#include "base/numbers.h"
+#include "planner/search.h"
+
+/* For what arithmetic leaves out: rounding, norms, what a block has less of than another. */
+static const double SLACK = 0.99;
+
+/* Ranks that a group over `dims` has in a node, and in all. */
+static void group_of(const dt_machine *m, const dt_way *w, uint32_t dims, int *inside, int *all)
+{
+    const int size[] = { w->pp, w->dp, w->tp }, stride[] = { w->dp * w->tp, w->tp, 1 };
+
+    *inside = *all = 1;
+    for (int d = 0; d < 3; d++) {
+        if (!dti_has(dims, d)) continue;
+        *all *= size[d];
+        *inside *= (int)dti_min(dti_max(m->devices_per_node / stride[d], 1), size[d]);
+    }
+}
+
+double dti_comm_seconds(const dt_machine *m, const dt_way *w, uint32_t dims,
+                        const dt_comm_counter *c, bool *between)
+{
+    double latency = m->figure[DT_FIGURE_INSIDE_LATENCY].value;
+    double bandwidth = m->figure[DT_FIGURE_INSIDE_BANDWIDTH].value;
+    int inside, all;
+
+    group_of(m, w, dims, &inside, &all);
+    *between = all > inside;
+    if (all == 1) return 0;
+    if (*between) { /* all devices of a node send at once; groups inside it share a way out */
+        latency = m->figure[DT_FIGURE_BETWEEN_LATENCY].value;
+        bandwidth = m->figure[DT_FIGURE_BETWEEN_BANDWIDTH].value * inside / m->devices_per_node;
+    }
+    return (double)c->calls * latency * ceil(log2(all)) + (double)c->bytes / bandwidth;
+}
+
+/* Seconds of tp in a pass of a microbatch through the whole model. */
+static double tensor_seconds(const dti_task *t, const dti_profile *p, const dt_way *w, double rows)
+{
+    const dt_training_part *const parts[] = { &p->cost.forward, &p->cost.backward };
+    double sum = 0;
+    bool between;
+
+    if (w->tp == 1) return 0;
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < DT_N_COMM_KINDS; k++) {
+            dt_comm_counter c = parts[i]->comm[k];
+            c.bytes = (int64_t)((double)c.bytes * rows);
+            sum += dti_comm_seconds(&t->machine, w, 4u, &c, &between);
+        }
+    return sum;
+}
+
+/* The busiest rank of a pipeline, with what others do before it begins and after it ends. */
+static double pipeline_seconds(const dti_split *s, const dt_way *w, double block, double head)
+{
+    const int v = s->n / s->pp;
+    double before = 0, most = 0;
+
+    for (int r = 0; r < s->pp; r++) {
+        double mine = r == s->pp - 1 ? head : 0;
+        for (int i = 0; i < v; i++) mine += s->blocks[i * s->pp + r] * block;
+        most = fmax(most, before + (double)w->microbatches * mine);
+        before += s->blocks[r] * block;
+    }
+    return most;
+}
+
+/* What reducing and gathering parameters adds that nothing can hide. */
+static double data_seconds(const dti_task *t, const dt_way *w, double weights, double passes)
+{
+    const double share = (double)(w->dp - 1) / w->dp, size = (double)dt_dtype_size(t->dtype);
+    const double elements = weights / size * share;
+    const dt_comm_counter gathers = { 0, (int64_t)(elements * size) };
+    const dt_comm_counter all = { 0, (int64_t)(elements * (size + 4) * (double)w->microbatches) };
+    bool between;
+
+    if (w->zero == 0 || w->dp == 1) return passes;
+    if (w->zero == 3) return fmax(passes, dti_comm_seconds(&t->machine, w, 2u, &all, &between));
+    return passes + dti_comm_seconds(&t->machine, w, 2u, &gathers, &between);
+}
+
+/* Of a microbatch, at the least, what a block keeps: its input, and what full recomputation lacks.
+ */
+static dt_status kept_by_block(dti_task *t, const dt_way *w, double rows, double *out)
+{
+    const double n = (double)t->info.n_layers;
+    dt_way least = *w;
+    const dti_profile *p;
+    double mine;
+
+    DT_TRY(dti_profile_of(t, w, &p));
+    mine = (double)p->cost.kept_bytes;
+    least.recompute = DT_RECOMPUTED_BLOCKS;
+    DT_TRY(dti_profile_of(t, &least, &p));
+    *out = rows * (mine - (double)p->cost.kept_bytes) / n +
+           rows * (double)(t->o.sequence * t->info.hidden_size) * (double)dt_dtype_size(t->dtype) /
+               (w->sequence_parallel ? w->tp : 1);
+    return DT_OK;
+}
+
+/* The most of one rank, if all had as much of everything. Gradients come to be as the first way
+ * back goes on: where no pass follows it, those that are kept are one less by then. */
+static double memory_of(const dti_profile *p, const dt_way *w, double share, double kept)
+{
+    const int64_t live = dti_min(w->pp, w->microbatches);
+    const double weights = w->zero < 3 ? 1.0 : w->offload ? 0 : 1.0 / w->dp;
+    const double state = w->offload ? 0 : w->zero > 0 ? 1.0 / w->dp : 1.0;
+    const double gradients = share * (double)p->cost.gradient_bytes / (w->zero > 1 ? w->dp : 1);
+    const double passes = w->microbatches > live
+                              ? (double)live * kept + gradients
+                              : fmax((double)live * kept, (double)(live - 1) * kept + gradients);
+
+    return share * (weights * (double)p->cost.weight_bytes + state * (double)p->cost.state_bytes) +
+           passes;
+}
+
+dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *seconds)
+{
+    const double rows = (double)dti_way_rows(t, w), tokens = rows * (double)t->o.sequence;
+    const dti_split *s = NULL;
+    const dti_profile *p;
+    double all, head, kept, share = 1, blocks = (double)t->info.n_layers;
+
+    DT_TRY(kept_by_block(t, w, rows, &kept));
+    if (w->pp > 1) DT_TRY(dti_split_of(t, w, &s));
+    DT_TRY(dti_profile_of(t, w, &p));
+    if (p->refused != DT_OK) { /* counting it says why */
+        *bytes = *seconds = 0;
+        return DT_OK;
+    }
+    all = rows * (p->cost.forward.work.flops + p->cost.backward.work.flops) / t->rate;
+    head = fmin(3 * t->head_flops * tokens / w->tp / t->rate, all);
+    all += tensor_seconds(t, p, w, rows);
+    if (s == NULL) {
+        *seconds = (double)w->microbatches * all;
+    } else {
+        *seconds = pipeline_seconds(s, w, (all - head) / blocks, head);
+        share = t->block_params * s->blocks[0] * (double)dt_dtype_size(t->dtype) /
+                (w->tp * (double)dti_max(p->cost.weight_bytes, 1));
+        blocks = s->blocks[0];
+    }
+    *bytes = SLACK * memory_of(p, w, share, blocks * kept);
+    *seconds = SLACK * data_seconds(t, w, share * (double)p->cost.weight_bytes, *seconds);
+    return DT_OK;
+}

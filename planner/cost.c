@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a way costs: dry runs of one rank of each kind count it, and a simulated step over the
+ * machine's figures says how long it takes. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/numbers.h"
+#include "planner/search.h"
+
+/* Of a microbatch, that stay to the end of a step. */
+enum { LOSS_BYTES = 16 };
+
+/* A rank of a pipeline, or the only kind there is. */
+typedef struct kind_of_rank {
+    int place;
+    dt_training_cost cost;
+} kind_of_rank;
+
+/* --- counting --------------------------------------------------------------------------------- */
+
+/* A dry run of so many microbatches. */
+static dt_status run(const dti_task *t, const dt_way *w, int place, int64_t microbatches,
+                     dt_training_cost *out)
+{
+    dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
+    dt_step_options step = DT_STEP_OPTIONS_INIT;
+    dt_loss_options loss = DT_LOSS_OPTIONS_INIT;
+    dt_load_options load = t->load;
+    dt_optimizer_options optimizer = t->optimizer;
+    char mesh[DTI_MESH_BYTES];
+    dt_status st;
+
+    load.sequence_parallel = w->sequence_parallel;
+    if (w->zero == 3) load.fully_shard = "dp";
+    if (w->zero == 3 && w->offload) load.offload = "host";
+    optimizer.zero = (int)dti_min(w->zero, 2);
+    optimizer.offload = w->offload ? "host" : NULL;
+    optimizer.bucket_bytes = w->dp > 1 ? DTI_BUCKET_BYTES : 0;
+    loss.recompute = w->recompute;
+    o.mesh = dti_way_mesh(w, mesh);
+    o.batch = dti_way_rows(t, w) * w->dp * microbatches;
+    o.sequence = t->o.sequence;
+    o.load = &load;
+    o.device = t->machine.gpus ? "cuda" : NULL;
+    step.loss = &loss;
+    step.optimizer = &optimizer;
+    step.microbatches = microbatches;
+    if (w->pp > 1) {
+        load.n_stages = w->pp * w->stages_per_rank;
+        DT_TRY(dt_pipeline_schedule_create(w->schedule, w->pp,
+                                           w->stages_per_rank > 1 ? w->stages_per_rank : 0,
+                                           (int)microbatches, &step.schedule));
+    }
+    st = dt_predict_training(t->rt, t->dir, &o, &step, place * w->dp * w->tp, out);
+    dt_pipeline_schedule_release(&step.schedule);
+    DT_TRY(st);
+    return DT_OK;
+}
+
+/* a + n (b - a): microbatches are all alike, so what is counted grows by as much with each. */
+static void more(const dt_training_part *a, const dt_training_part *b, int64_t n,
+                 dt_training_part *out)
+{
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) {
+        out->comm[k].calls += n * (b->comm[k].calls - a->comm[k].calls);
+        out->comm[k].bytes += n * (b->comm[k].bytes - a->comm[k].bytes);
+    }
+    out->work.flops += (double)n * (b->work.flops - a->work.flops);
+    out->work.bytes += (double)n * (b->work.bytes - a->work.bytes);
+}
+
+/* From some number on, more microbatches need no more memory but for their losses: a rank of a
+ * pipeline of p holds at most so many as 2 p begin, and four passes have made all blocks of memory
+ * that others find again. So many and p more are run, the rest is the difference. */
+static dt_status count(const dti_task *t, const dt_way *w, int place, dt_training_cost *out)
+{
+    const int64_t step = w->pp, few = dti_max(2 * step, 4);
+    const int64_t turns = (w->microbatches - few) / step, rest = (w->microbatches - few) % step;
+    dt_training_cost a;
+
+    if (turns <= 1 || rest != 0) return run(t, w, place, w->microbatches, out);
+    DT_TRY(run(t, w, place, few, &a));
+    DT_TRY(run(t, w, place, few + step, out));
+    if (a.n_traffic != out->n_traffic) return run(t, w, place, w->microbatches, out);
+    for (int i = 0; i < a.n_traffic; i++) {
+        dt_comm_counter *c = &out->traffic[i].count;
+        c->calls += (turns - 1) * (c->calls - a.traffic[i].count.calls);
+        c->bytes += (turns - 1) * (c->bytes - a.traffic[i].count.bytes);
+    }
+    const dt_training_part forward = out->forward, backward = out->backward;
+    more(&a.forward, &forward, turns - 1, &out->forward);
+    more(&a.backward, &backward, turns - 1, &out->backward);
+    if (out->peak_bytes - a.peak_bytes <= LOSS_BYTES * step)
+        out->peak_bytes += (turns - 1) * (out->peak_bytes - a.peak_bytes);
+    return DT_OK;
+}
+
+/* --- time ------------------------------------------------------------------------------------- */
+
+/* What a rank takes for its step, in seconds. */
+typedef struct rank_time {
+    double forward, backward; /* of a microbatch through all of its stages: computed */
+    double tensor;            /* of it, communication over tp */
+    double message;           /* from a stage to the next */
+    double overlapped;        /* communication over dp, of the whole step, that passes can hide */
+    double late, update;      /* what comes after all passes: communication, computation */
+} rank_time;
+
+/* Kernels are bound by operations or by bytes of memory. */
+static double compute_seconds(const dti_task *t, const dt_training_part *p)
+{
+    return fmax(p->work.flops / t->rate,
+                (double)p->work.bytes / t->machine.figure[DT_FIGURE_MEMORY_BANDWIDTH].value);
+}
+
+/* Bits of the dims of dti_way_mesh() as those of pp, dp, tp. */
+static uint32_t dims_of(const dt_way *w, uint32_t dims)
+{
+    return w->pp > 1 ? dims : dims << 1;
+}
+
+static void add_traffic(const dti_task *t, const dt_way *w, const dt_training_cost *c, rank_time *r,
+                        dt_way_cost *out)
+{
+    double late = 0;
+    bool between;
+
+    for (int i = 0; i < c->n_traffic; i++) {
+        const uint32_t dims = dims_of(w, c->traffic[i].dims);
+        const double s = dti_comm_seconds(&t->machine, w, dims, &c->traffic[i].count, &between);
+        *(between ? &out->between_bytes : &out->inside_bytes) += c->traffic[i].count.bytes;
+        if (c->traffic[i].kind == DT_COMM_SEND)
+            r->message += s;
+        else if (dims == 4u)
+            r->tensor += s;
+        else
+            r->overlapped += s;
+    }
+    for (int k = 0; k < DT_N_COMM_KINDS; k++)
+        late += dti_comm_seconds(&t->machine, w, 2u, &c->update.comm[k], &between);
+    r->late = fmin(late, r->overlapped);
+    r->overlapped -= r->late;
+}
+
+static rank_time time_of(const dti_task *t, const dt_way *w, const dt_training_cost *c,
+                         dt_way_cost *out)
+{
+    const double m = (double)w->microbatches, size = (double)dt_dtype_size(t->dtype);
+    const double host = t->machine.figure[DT_FIGURE_HOST_BANDWIDTH].value;
+    rank_time r = { .forward = compute_seconds(t, &c->forward) / m,
+                    .backward = compute_seconds(t, &c->backward) / m };
+
+    out->inside_bytes = out->between_bytes = 0;
+    add_traffic(t, w, c, &r, out);
+    r.tensor /= m;
+    r.message /= m;
+    r.update = compute_seconds(t, &c->update);
+    if (w->offload && host > 0) { /* state comes and goes; so do, for each pass, parameters */
+        r.late += 2 * (double)c->state_bytes / host;
+        if (w->zero == 3)
+            r.overlapped += 2 * m * (double)c->gradient_bytes / sizeof(float) * size / host;
+    }
+    return r;
+}
+
+/* The whole step of a pipeline: each rank's stages in equal parts. */
+static dt_status simulate(const dt_way *w, const rank_time *times, const int *kind_at,
+                          dt_pipeline_total *out)
+{
+    const int v = w->stages_per_rank, n = w->pp * v;
+    dt_pipeline_costs costs = DT_PIPELINE_COSTS_INIT;
+    dt_pipeline_schedule *s = NULL;
+    dt_pipeline_timing *timing = NULL;
+    dt_status st = DT_OK;
+    double *f;
+
+    DT_TRY(dti_alloc_array(2 * (size_t)n, sizeof *f, (void **)&f));
+    for (int i = 0; i < n; i++) {
+        const rank_time *r = &times[kind_at[i % w->pp]];
+        const double share = r->forward / fmax(r->forward + r->backward, 1e-300);
+        f[i] = (r->forward + share * r->tensor) / v;
+        f[n + i] = (r->backward + (1 - share) * r->tensor) / v / 2;
+        costs.message = fmax(costs.message, r->message / v / 2);
+    }
+    costs.n = n;
+    costs.f = f;
+    costs.i = costs.w = f + n;
+    DT_TRY_TO(
+        done, st,
+        dt_pipeline_schedule_create(w->schedule, w->pp, v > 1 ? v : 0, (int)w->microbatches, &s));
+    DT_TRY_TO(done, st, dt_pipeline_simulate(s, &costs, &timing));
+    *out = dt_pipeline_timing_total(timing);
+done:
+    dt_pipeline_timing_release(&timing);
+    dt_pipeline_schedule_release(&s);
+    dti_free(f);
+    return st;
+}
+
+/* --- all of it -------------------------------------------------------------------------------- */
+
+/* Ranks of a pipeline that have as many blocks, and embed or head alike, are of one kind; the first
+ * of them holds the most microbatches at a time. */
+static dt_status find_kinds(dti_task *t, const dt_way *w, int *place, int *kind_at, int *n)
+{
+    const dti_split *s;
+    int blocks[DTI_MAX_STAGES] = { 0 };
+
+    *n = 1;
+    place[0] = kind_at[0] = 0;
+    if (w->pp == 1) return DT_OK;
+    DT_TRY(dti_split_of(t, w, &s));
+    for (int i = 0; i < s->n; i++) blocks[i % s->pp] += s->blocks[i];
+    for (int r = 1; r < w->pp; r++) {
+        int k = 1;
+        while (k < *n && (r == w->pp - 1 || blocks[place[k]] != blocks[r])) k++;
+        kind_at[r] = k;
+        if (k == *n) place[(*n)++] = r;
+    }
+    return DT_OK;
+}
+
+static void hold(const dt_training_cost *c, dt_way_cost *out)
+{
+    out->flops =
+        fmax(out->flops, c->forward.work.flops + c->backward.work.flops + c->update.work.flops);
+    if (c->peak_bytes <= out->peak_bytes) return;
+    out->weight_bytes = c->weight_bytes;
+    out->gradient_bytes = c->gradient_bytes;
+    out->state_bytes = c->state_bytes;
+    out->kept_bytes = c->kept_bytes;
+    out->peak_bytes = c->peak_bytes;
+}
+
+/* One rank after the other: passes, what they cannot hide of dp, the update. */
+static dt_status add_up(const dt_way *w, const rank_time *times, const int *kind_at, int n,
+                        dt_way_cost *out)
+{
+    const double m = (double)w->microbatches;
+    dt_pipeline_total total = { 0 };
+    double late = 0, update = 0, busy = 0, tensor = 0, shown = 0;
+
+    for (int k = 0; k < n; k++) {
+        const rank_time *r = &times[k];
+        const double compute = m * (r->forward + r->backward);
+        const double room = w->zero > 1 || w->pp > 1 ? compute : r->backward;
+        const double hidden = fmin(r->overlapped, room);
+        late = fmax(late, r->late + r->overlapped - hidden);
+        update = fmax(update, r->update);
+        out->hidden = fmax(out->hidden, hidden);
+        if (compute + m * r->tensor <= busy + shown) continue;
+        busy = compute;
+        shown = m * r->tensor;
+    }
+    total.makespan = busy + shown;
+    tensor = shown;
+    if (w->pp > 1) DT_TRY(simulate(w, times, kind_at, &total));
+    out->compute = busy + update;
+    out->exposed = tensor + late;
+    out->bubble = fmax(total.makespan - busy - tensor, 0);
+    out->seconds = total.makespan + late + update;
+    return DT_OK;
+}
+
+dt_status dti_way_count(dti_task *t, const dt_way *w, dt_way_cost *out)
+{
+    int place[DTI_MAX_STAGES], kind_at[DTI_MAX_STAGES], n;
+    rank_time *times;
+    dt_status st = DT_OK;
+    int64_t inside = 0, between = 0;
+
+    *out = (dt_way_cost){ 0 };
+    DT_CHECK(w->pp <= DTI_MAX_STAGES, DT_ERR_UNSUPPORTED, "a pipeline of %d ranks: at most %d",
+             w->pp, (int)DTI_MAX_STAGES);
+    DT_TRY(find_kinds(t, w, place, kind_at, &n));
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *times, (void **)&times));
+    for (int k = 0; k < n; k++) {
+        dt_training_cost c;
+        DT_TRY_TO(done, st, count(t, w, place[k], &c));
+        times[k] = time_of(t, w, &c, out);
+        inside = dti_max(inside, out->inside_bytes);
+        between = dti_max(between, out->between_bytes);
+        hold(&c, out);
+    }
+    out->inside_bytes = inside;
+    out->between_bytes = between;
+    st = add_up(w, times, kind_at, n, out);
+done:
+    dti_free(times);
+    return st;
+}

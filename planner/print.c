@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A search as text and as JSON. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/numbers.h"
+#include "base/text.h"
+#include "base/writer.h"
+#include "planner/search.h"
+
+enum { SHOWN = 24, WAY_BYTES = 160 };
+
+static const char *const recomputed[] = { "none", "selective", "full" };
+static const char *const kinds[] = { "ranked", "rule", "memory", "slower", "refused" };
+
+/* "pp=2,dp=2,tp=2 zero 1, tokens cut, recompute full, 1f1b, 8 microbatches of 1" */
+static void put_way(dti_writer *w, const dti_task *t, const dt_way *way)
+{
+    char mesh[DTI_MESH_BYTES];
+
+    if (way->pp == 0) {
+        dti_put(w, "tp=%d", way->tp);
+        return;
+    }
+    dti_put(w, "%s", dti_way_mesh(way, mesh));
+    if (way->zero > 0) dti_put(w, " zero %d", way->zero);
+    if (way->microbatches == 0) return;
+    dti_put(w, "%s%s", way->offload ? ", state with the host" : "",
+            way->sequence_parallel ? ", tokens cut" : "");
+    if (way->recompute != DT_RECOMPUTED_NOTHING)
+        dti_put(w, ", recompute %s", recomputed[way->recompute]);
+    if (way->schedule != NULL) dti_put(w, ", %s", way->schedule);
+    if (way->stages_per_rank > 1) dti_put(w, " of %d stages a rank", way->stages_per_rank);
+    dti_put(w, ", %lld x %lld sequences", (long long)way->microbatches,
+            (long long)dti_way_rows(t, way));
+}
+
+static void put_cost(dti_writer *w, const dt_way_cost *c)
+{
+    char bytes[6][DTI_NUMBER_BYTES];
+
+    dti_put(w,
+            "  exact: a rank holds %s at most (weights %s, gradients %s, state %s, kept of a pass "
+            "%s), computes %.4g TFLOP,\n         receives %s",
+            dti_bytes_text(c->peak_bytes, bytes[0]), dti_bytes_text(c->weight_bytes, bytes[1]),
+            dti_bytes_text(c->gradient_bytes, bytes[2]), dti_bytes_text(c->state_bytes, bytes[3]),
+            dti_bytes_text(c->kept_bytes, bytes[4]), c->flops * 1e-12,
+            dti_bytes_text(c->inside_bytes, bytes[5]));
+    dti_put(w, " within its node and %s from others\n", dti_bytes_text(c->between_bytes, bytes[0]));
+    dti_put(w,
+            "  predicted: %.4g s a step: %.4g computing, %.4g communication that shows (%.4g "
+            "hidden), %.4g bubble\n",
+            c->seconds, c->compute, c->exposed, c->hidden, c->bubble);
+}
+
+static void put_figures(dti_writer *w, const dt_machine *m)
+{
+    dti_put(w, "machine %s: %d node%s of %d device%s\n", m->name, m->nodes,
+            m->nodes == 1 ? "" : "s", m->devices_per_node, m->devices_per_node == 1 ? "" : "s");
+    for (int i = 0; i < DT_N_FIGURES; i++)
+        if (m->figure[i].value > 0)
+            dti_put(w, "  %-18s %10.4g  %s\n", dt_figure_name((dt_figure_kind)i),
+                    m->figure[i].value, m->figure[i].source);
+}
+
+/* Reasons that read alike are one line, with how many ways have them and the first of these. */
+static void put_rejected(dti_writer *w, const dt_search *s)
+{
+    static const char *const heads[] = { "", "by rule", "by memory", "by time", "not possible" };
+    int64_t n[DT_COUNT(heads)] = { 0 };
+
+    for (size_t i = (size_t)s->n_ranked; i < s->n; i++) n[s->verdicts[i].kind]++;
+    for (int k = DT_VERDICT_RULE; k <= (int)DT_VERDICT_REFUSED; k++) {
+        int shown = 0;
+        if (n[k] == 0) continue;
+        dti_put(w, "rejected %s: %lld\n", heads[k], (long long)n[k]);
+        for (size_t i = (size_t)s->n_ranked; i < s->n && shown < SHOWN; i++) {
+            const dt_verdict *v = &s->verdicts[i];
+            if ((int)v->kind != k) continue;
+            dti_put(w, "  ");
+            put_way(w, &s->task, &v->way);
+            dti_put(w, ": %s%s%s\n", v->rule != NULL ? v->rule : "", v->rule != NULL ? ", " : "",
+                    v->reason);
+            shown++;
+        }
+        if (n[k] > shown) dti_put(w, "  and %lld more\n", (long long)(n[k] - shown));
+    }
+}
+
+static void put_text(dti_writer *w, const dt_search *s)
+{
+    put_figures(w, &s->task.machine);
+    dti_put(w, "case %s\n\n", s->decision);
+    if (s->n_ranked == 0) dti_put(w, "no way fits%s\n", s->whole ? "" : " of those counted");
+    if (s->n_ranked == 0 && s->least_devices > 0)
+        dti_put(w, "the smallest machine of its kind that would do has %lld devices\n",
+                (long long)s->least_devices);
+    for (int64_t i = 0; i < s->n_ranked; i++) {
+        dti_put(w, "%lld. ", (long long)i + 1);
+        put_way(w, &s->task, &s->verdicts[i].way);
+        dti_put(w, "\n");
+        put_cost(w, &s->verdicts[i].cost);
+    }
+    dti_put(w, "\n%lld ways, %lld of them counted by dry runs\n", (long long)s->n,
+            (long long)s->n_counted);
+    put_rejected(w, s);
+}
+
+/* --- as JSON ---------------------------------------------------------------------------------- */
+
+static void put_options(dti_writer *w, const dti_task *t, const dt_way *way)
+{
+    char mesh[DTI_MESH_BYTES];
+
+    dti_put(w, "{ \"mesh\": \"%s\", \"batch\": %lld, \"sequence\": %lld, \"microbatches\": %lld",
+            dti_way_mesh(way, mesh), (long long)t->o.batch, (long long)t->o.sequence,
+            (long long)way->microbatches);
+    dti_put(w, ", \"zero\": %d, \"recompute\": \"%s\", \"dtype\": \"%s\"", way->zero,
+            recomputed[way->recompute], dt_dtype_name(t->dtype));
+    if (way->sequence_parallel) dti_put(w, ", \"sequence-parallel\": true");
+    if (way->offload) dti_put(w, ", \"offload\": \"host\"");
+    if (way->offload && way->zero == 3) dti_put(w, ", \"offload-parameters\": \"host\"");
+    if (way->dp > 1) dti_put(w, ", \"bucket\": %d", (int)DTI_BUCKET_BYTES);
+    if (way->schedule != NULL) dti_put(w, ", \"schedule\": \"%s\"", way->schedule);
+    if (way->stages_per_rank > 1) dti_put(w, ", \"stages-per-rank\": %d", way->stages_per_rank);
+    dti_put(w, " }");
+}
+
+static void put_number(dti_writer *w, const char *name, double x)
+{
+    char number[DTI_NUMBER_BYTES];
+
+    dti_put(w, ", \"%s\": %s", name, dti_number_text(x, number));
+}
+
+static void put_verdict(dti_writer *w, const dti_task *t, const dt_verdict *v)
+{
+    const dt_way_cost *c = &v->cost;
+    char text[WAY_BYTES];
+    dti_writer way = { text, sizeof text, 0 };
+
+    put_way(&way, t, &v->way);
+    dti_put(w, "  { \"way\": \"%s\", \"verdict\": \"%s\"", text, kinds[v->kind]);
+    if (v->rule != NULL) dti_put(w, ", \"rule\": \"%s\"", v->rule);
+    if (v->reason[0] != '\0') {
+        dti_put(w, ", \"reason\": ");
+        dti_put_json(w, v->reason);
+        put_number(w, "number", v->number);
+        put_number(w, "limit", v->limit);
+    }
+    if (v->counted) {
+        dti_put(w,
+                ",\n    \"exact\": { \"peak_bytes\": %lld, \"weight_bytes\": %lld, "
+                "\"gradient_bytes\": %lld, \"state_bytes\": %lld, \"kept_bytes\": %lld, "
+                "\"inside_bytes\": %lld, \"between_bytes\": %lld",
+                (long long)c->peak_bytes, (long long)c->weight_bytes, (long long)c->gradient_bytes,
+                (long long)c->state_bytes, (long long)c->kept_bytes, (long long)c->inside_bytes,
+                (long long)c->between_bytes);
+        put_number(w, "flops", c->flops);
+        dti_put(w, " },\n    \"predicted\": { \"unit\": \"s\"");
+        put_number(w, "step", c->seconds);
+        put_number(w, "compute", c->compute);
+        put_number(w, "exposed", c->exposed);
+        put_number(w, "hidden", c->hidden);
+        put_number(w, "bubble", c->bubble);
+        dti_put(w, " }");
+    }
+    dti_put(w, " }");
+}
+
+static void put_json(dti_writer *w, const dt_search *s)
+{
+    int machine = dt_machine_print(&s->task.machine, NULL, 0);
+
+    dti_put(w, "{\n\"machine\": ");
+    if (w->used + (size_t)machine < w->bytes)
+        (void)dt_machine_print(&s->task.machine, w->text + w->used, w->bytes - w->used);
+    w->used += (size_t)machine;
+    dti_put(w, ",\n\"case\": ");
+    dti_put_json(w, s->decision);
+    dti_put(w, ",\n\"ways\": %lld,\n\"counted\": %lld,\n\"least_devices\": %lld", (long long)s->n,
+            (long long)s->n_counted, (long long)s->least_devices);
+    dti_put(w, ",\n\"options\": ");
+    if (s->n_ranked > 0)
+        put_options(w, &s->task, &s->verdicts[0].way);
+    else
+        dti_put(w, "null");
+    dti_put(w, ",\n\"verdicts\": [\n");
+    for (size_t i = 0; i < s->n; i++) {
+        put_verdict(w, &s->task, &s->verdicts[i]);
+        dti_put(w, "%s\n", i + 1 < s->n ? "," : "");
+    }
+    dti_put(w, "]\n}\n");
+}
+
+int dt_search_print(const dt_search *s, bool json, char *text, size_t bytes)
+{
+    dti_writer w = { text, text != NULL ? bytes : 0, 0 };
+
+    if (s == NULL)
+        dti_put(&w, "(no search)\n");
+    else if (json)
+        put_json(&w, s);
+    else
+        put_text(&w, s);
+    return dti_written(&w);
+}

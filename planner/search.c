@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The search: all ways level by level, rules at each; bounds of what is left; then the most
+ * promising is counted until the best of those counted cannot be beaten. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/numbers.h"
+#include "base/text.h"
+#include "planner/search.h"
+
+enum { MAX_ROWS = 64, MAX_SHARE = 8 };
+
+/* --- the space -------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    int stages_per_rank;
+} schedules[] = { { "1f1b", 1 }, { "interleaved", 2 }, { "interleaved", 4 }, { "zb-h1", 1 } };
+
+static dt_status add(dt_search *s, const dt_verdict *v, double bound)
+{
+    DT_TRY(dti_grow((void **)&s->verdicts, &s->room, s->n + 1, sizeof *v));
+    DT_TRY(dti_grow((void **)&s->bounds, &s->bounds_room, s->n + 1, sizeof bound));
+    s->verdicts[s->n] = *v;
+    s->bounds[s->n++] = bound;
+    return DT_OK;
+}
+
+/* A way with nothing open: by its bounds it needs too much memory, or is to be counted. */
+static dt_status add_way(dt_search *s, const dt_way *way)
+{
+    const double device = s->task.machine.figure[DT_FIGURE_DEVICE_BYTES].value;
+    char needs[DTI_NUMBER_BYTES], has[DTI_NUMBER_BYTES];
+    dt_verdict v = { .way = *way };
+    double bytes, seconds;
+
+    if (dti_rule_breaks(&s->task, DTI_REST, &v)) return add(s, &v, INFINITY);
+    DT_TRY(dti_way_bound(&s->task, way, &bytes, &seconds));
+    if (bytes > device) {
+        v.kind = DT_VERDICT_MEMORY;
+        v.number = bytes;
+        v.limit = device;
+        (void)snprintf(v.reason, sizeof v.reason, "needs at least %s, a device has %s",
+                       dti_bytes_text((int64_t)bytes, needs), dti_bytes_text((int64_t)device, has));
+        return add(s, &v, INFINITY);
+    }
+    v.kind = DT_VERDICT_SLOWER;
+    v.number = seconds;
+    return add(s, &v, s->by_memory ? bytes : seconds);
+}
+
+/* What is left open: how a microbatch is run. */
+static dt_status add_passes(dt_search *s, dt_way w)
+{
+    for (int r = DT_RECOMPUTED_NOTHING; r <= (int)DT_RECOMPUTED_BLOCKS; r++) {
+        w.recompute = (dt_recomputed)r;
+        w.schedule = NULL;
+        w.stages_per_rank = 1;
+        if (w.pp == 1) DT_TRY(add_way(s, &w));
+        for (size_t i = 0; w.pp > 1 && i < DT_COUNT(schedules); i++) {
+            w.schedule = schedules[i].name;
+            w.stages_per_rank = schedules[i].stages_per_rank;
+            DT_TRY(add_way(s, &w));
+        }
+    }
+    return DT_OK;
+}
+
+static dt_status add_rows(dt_search *s, dt_way w)
+{
+    const int64_t rows = s->task.o.batch / w.dp;
+
+    for (int sp = 0; sp <= (w.tp > 1); sp++) {
+        w.sequence_parallel = sp != 0;
+        for (int64_t b = 1; b <= dti_min(rows, MAX_ROWS); b *= 2) {
+            if (rows % b != 0) break;
+            w.microbatches = rows / b;
+            DT_TRY(add_passes(s, w));
+        }
+    }
+    return DT_OK;
+}
+
+static dt_status add_zero(dt_search *s, dt_way w)
+{
+    const bool host =
+        s->task.machine.gpus && s->task.machine.figure[DT_FIGURE_HOST_BYTES].value > 0;
+
+    for (w.zero = 0; w.zero <= 3; w.zero++) {
+        dt_verdict v = { .way = w };
+        if (dti_rule_breaks(&s->task, DTI_ZERO, &v)) {
+            DT_TRY(add(s, &v, INFINITY));
+            continue;
+        }
+        for (int away = 0; away <= (host && w.zero > 0); away++) {
+            w.offload = away != 0;
+            if (w.zero > 0 && w.dp == 1 && !w.offload) continue; /* the same as zero 0 */
+            DT_TRY(add_rows(s, w));
+        }
+    }
+    return DT_OK;
+}
+
+static bool pinned(int pin, int degree)
+{
+    return pin == 0 || pin == degree;
+}
+
+static dt_status add_pp(dt_search *s, dt_way w, int64_t ranks)
+{
+    const dt_planner_options *o = &s->task.o;
+
+    for (w.pp = 1; w.pp <= ranks; w.pp++) {
+        dt_verdict v;
+        if (ranks % w.pp != 0 || !pinned(o->pp, w.pp) || !pinned(o->dp, (int)(ranks / w.pp)))
+            continue;
+        w.dp = (int)(ranks / w.pp);
+        v = (dt_verdict){ .way = w };
+        if (dti_rule_breaks(&s->task, DTI_PP, &v))
+            DT_TRY(add(s, &v, INFINITY));
+        else
+            DT_TRY(add_zero(s, w));
+    }
+    return DT_OK;
+}
+
+static dt_status add_all(dt_search *s)
+{
+    const int64_t ranks = dti_machine_ranks(&s->task.machine);
+
+    for (int tp = 1; tp <= ranks; tp++) {
+        dt_verdict v = { .way = { .tp = tp } };
+        if (ranks % tp != 0 || !pinned(s->task.o.tp, tp)) continue;
+        if (dti_rule_breaks(&s->task, DTI_TP, &v))
+            DT_TRY(add(s, &v, INFINITY));
+        else
+            DT_TRY(add_pp(s, v.way, ranks / tp));
+    }
+    return DT_OK;
+}
+
+/* --- counting --------------------------------------------------------------------------------- */
+
+static int n_axes(const dt_way *w)
+{
+    return (w->pp > 1) + (w->dp > 1) + (w->tp > 1);
+}
+
+/* Of two that were counted: seconds, then bytes that travel, then axes. */
+static bool is_better(const dt_verdict *a, const dt_verdict *b)
+{
+    const int64_t bytes[] = { a->cost.inside_bytes + a->cost.between_bytes,
+                              b->cost.inside_bytes + b->cost.between_bytes };
+
+    if (a->cost.seconds != b->cost.seconds) return a->cost.seconds < b->cost.seconds;
+    if (bytes[0] != bytes[1]) return bytes[0] < bytes[1];
+    return n_axes(&a->way) < n_axes(&b->way);
+}
+
+/* The memory of a device, then that of its host. */
+static bool fits(const dti_task *t, dt_verdict *v)
+{
+    const double device = t->machine.figure[DT_FIGURE_DEVICE_BYTES].value;
+    const double host = t->machine.figure[DT_FIGURE_HOST_BYTES].value;
+    const double away =
+        v->way.offload ? (double)v->cost.state_bytes * t->machine.devices_per_node : 0;
+    const bool on_host = away > host;
+    char needs[DTI_NUMBER_BYTES], has[DTI_NUMBER_BYTES];
+
+    v->number = on_host ? away : (double)v->cost.peak_bytes;
+    v->limit = on_host ? host : device;
+    if (v->number <= v->limit) return true;
+    v->kind = DT_VERDICT_MEMORY;
+    (void)snprintf(v->reason, sizeof v->reason, "needs %s, a %s has %s",
+                   dti_bytes_text((int64_t)v->number, needs), on_host ? "host" : "device",
+                   dti_bytes_text((int64_t)v->limit, has));
+    return false;
+}
+
+/* Its bound becomes its time, or infinite. */
+static dt_status count(dt_search *s, size_t i)
+{
+    dt_verdict *v = &s->verdicts[i];
+    const dt_status st = dti_way_count(&s->task, &v->way, &v->cost);
+
+    if (st == DT_ERR_MEMORY) return st;
+    s->n_counted++;
+    s->bounds[i] = INFINITY;
+    if (st != DT_OK) {
+        v->kind = DT_VERDICT_REFUSED;
+        (void)dti_printable(dt_last_error()->message, v->reason, sizeof v->reason);
+        return DT_OK;
+    }
+    v->counted = true;
+    if (!fits(&s->task, v)) return DT_OK;
+    v->kind = DT_VERDICT_RANKED;
+    s->bounds[i] = v->cost.seconds;
+    return DT_OK;
+}
+
+/* The least bound; of equal ones one that was not counted, then the better. */
+static size_t next_of(const dt_search *s)
+{
+    size_t best = s->n;
+
+    for (size_t i = 0; i < s->n; i++) {
+        const dt_verdict *v = &s->verdicts[i], *b = &s->verdicts[best < s->n ? best : i];
+        if (v->kind != DT_VERDICT_SLOWER && v->kind != DT_VERDICT_RANKED) continue;
+        if (best == s->n || s->bounds[i] < s->bounds[best] ||
+            (s->bounds[i] == s->bounds[best] && !v->counted && b->counted))
+            best = i;
+        else if (s->bounds[i] == s->bounds[best] && v->counted && b->counted && is_better(v, b))
+            best = i;
+    }
+    return best;
+}
+
+/* Whatever is counted and leads is as good as what is left can be. */
+static dt_status rank(dt_search *s)
+{
+    const dti_task *t = &s->task;
+
+    s->whole = true;
+    while (s->n_ranked < t->o.top) {
+        const size_t i = next_of(s);
+        dt_verdict found;
+        if (i == s->n) break;
+        if (!s->verdicts[i].counted) {
+            if (s->n_counted >= t->o.most_counted) {
+                s->whole = false;
+                break;
+            }
+            DT_TRY(count(s, i));
+            continue;
+        }
+        found = s->verdicts[i]; /* to its place at the front */
+        memmove(&s->verdicts[s->n_ranked + 1], &s->verdicts[s->n_ranked],
+                (i - (size_t)s->n_ranked) * sizeof found);
+        memmove(&s->bounds[s->n_ranked + 1], &s->bounds[s->n_ranked],
+                (i - (size_t)s->n_ranked) * sizeof s->bounds[0]);
+        s->verdicts[s->n_ranked] = found;
+        s->bounds[s->n_ranked++] = INFINITY;
+    }
+    return DT_OK;
+}
+
+/* What was counted and is too slow, and what cannot be fast enough. */
+static void explain(dt_search *s)
+{
+    const double limit = s->n_ranked > 0 ? s->verdicts[s->n_ranked - 1].cost.seconds : 0;
+
+    for (size_t i = (size_t)s->n_ranked; i < s->n; i++) {
+        dt_verdict *v = &s->verdicts[i];
+        if (v->kind != DT_VERDICT_SLOWER && v->kind != DT_VERDICT_RANKED) continue;
+        v->kind = DT_VERDICT_SLOWER;
+        v->number = v->counted ? v->cost.seconds : v->number;
+        v->limit = limit;
+        if (!s->whole && !v->counted)
+            (void)snprintf(v->reason, sizeof v->reason,
+                           "not counted: takes at least %.4g s, and %lld ways were to be counted",
+                           v->number, (long long)s->task.o.most_counted);
+        else
+            (void)snprintf(v->reason, sizeof v->reason, "takes %s%.4g s, the last one above %.4g s",
+                           v->counted ? "" : "at least ", v->number, v->limit);
+    }
+}
+
+/* --- the smallest machine that would do ------------------------------------------------------- */
+
+static dt_status search(dt_search *s)
+{
+    DT_TRY(add_all(s));
+    DT_TRY(rank(s));
+    return DT_OK;
+}
+
+static void clear(dt_search *s)
+{
+    dti_free(s->verdicts);
+    dti_free(s->bounds);
+    s->verdicts = NULL;
+    s->bounds = NULL;
+    s->n = s->room = s->bounds_room = 0;
+    s->n_ranked = s->n_counted = 0;
+}
+
+/* More devices in a node up to eight, then more nodes, twice as many each time, some times what one
+ * device would need at most. */
+static dt_status grow(dt_search *of)
+{
+    const dt_way plain = { .pp = 1, .dp = 1, .tp = 1, .recompute = DT_RECOMPUTED_BLOCKS };
+    dt_machine *m = &of->task.machine;
+    const dt_machine was = *m;
+    const dt_planner_options asked = of->task.o;
+    const dti_profile *p;
+    dt_status st = DT_OK;
+    double most;
+
+    DT_TRY(dti_profile_of(&of->task, &plain, &p));
+    most = (double)MAX_SHARE * (double)p->cost.peak_bytes / m->figure[DT_FIGURE_DEVICE_BYTES].value;
+    while (of->least_devices == 0 && (double)dti_machine_ranks(m) < most && st == DT_OK) {
+        dt_search more = { .task = of->task, .by_memory = true };
+        const bool wide = m->devices_per_node < 8 && m->nodes == 1 &&
+                          m->figure[DT_FIGURE_INSIDE_BANDWIDTH].value > 0;
+        if (!wide && m->figure[DT_FIGURE_BETWEEN_BANDWIDTH].value == 0) break;
+        *(wide ? &m->devices_per_node : &m->nodes) *= 2;
+        more.task.machine = *m;
+        more.task.o.pp = more.task.o.dp = more.task.o.tp = 0;
+        more.task.o.batch = dti_max(asked.batch, dti_machine_ranks(m));
+        more.task.o.top = 1;
+        more.task.o.most_counted = 8;
+        st = search(&more);
+        of->task = more.task; /* with what it has found of the model */
+        if (st == DT_OK && more.n_ranked > 0) of->least_devices = dti_machine_ranks(m);
+        clear(&more);
+    }
+    of->task.machine = was;
+    of->task.o = asked;
+    return st;
+}
+
+/* --- public ----------------------------------------------------------------------------------- */
+
+dt_status dt_search_ways(dt_runtime *rt, const char *dir, const dt_machine *machine,
+                         const dt_planner_options *options, dt_search **out)
+{
+    dt_status st = DT_OK;
+    dt_search *s;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_TRY(dti_new(sizeof *s, &s));
+    DT_TRY_TO(fail, st, dti_task_open(rt, dir, machine, options, &s->task));
+    DT_TRY_TO(fail, st, dti_decide(&s->task, s->decision));
+    DT_TRY_TO(fail, st, search(s));
+    explain(s);
+    if (s->n_ranked == 0 && s->whole && s->task.o.pp + s->task.o.dp + s->task.o.tp == 0)
+        DT_TRY_TO(fail, st, grow(s));
+    if (s->n_ranked > 0) s->least_devices = dti_machine_ranks(machine);
+    *out = s;
+    return DT_OK;
+
+fail:
+    dt_search_release(&s);
+    return st;
+}
+
+void dt_search_release(dt_search **search)
+{
+    dt_search *s = search != NULL ? *search : NULL;
+
+    if (s == NULL) return;
+    *search = NULL;
+    clear(s);
+    dti_task_close(&s->task);
+    dti_free(s);
+}
+
+const dt_verdict *dt_search_at(const dt_search *s, int64_t i)
+{
+    return s != NULL && i >= 0 && (size_t)i < s->n ? &s->verdicts[i] : NULL;
+}
+
+const char *dt_search_case(const dt_search *s, char text[DT_REASON_BYTES])
+{
+    (void)snprintf(text, DT_REASON_BYTES, "%s", s != NULL ? s->decision : "");
+    return text;
+}
+
+int64_t dt_search_least_devices(const dt_search *s)
+{
+    return s != NULL ? s->least_devices : 0;
+}

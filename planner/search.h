@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A search under way: what is asked for, what the model is, and what dry runs have said so far. */
+#ifndef DTI_PLANNER_SEARCH_H
+#define DTI_PLANNER_SEARCH_H
+
+#include <dtensor/planner.h>
+
+#include "base/memory.h"
+#include "planner/machine.h"
+
+enum { DTI_MESH_BYTES = 64, DTI_MAX_STAGES = 2048 };
+
+/* Gradients that travel together while a pass goes on. */
+enum { DTI_BUCKET_BYTES = 64 << 20 };
+
+/* A pass of one sequence over tp alone, and a step of it: what bounds are made of. */
+typedef struct dti_profile {
+    int tp;
+    bool sequence_parallel;
+    dt_recomputed recompute;
+    dt_status refused; /* no such pass */
+    dt_training_cost cost;
+} dti_profile;
+
+/* How many blocks each stage has. */
+typedef struct dti_split {
+    int pp, n; /* ranks, stages */
+    int *blocks;
+} dti_split;
+
+typedef struct dti_task {
+    dt_runtime *rt;
+    const char *dir;
+    dt_machine machine;
+    dt_planner_options o;
+    dt_load_options load;
+    dt_optimizer_options optimizer;
+    dt_model_info info;
+    dt_dtype dtype;
+    int64_t ff;          /* the widest axis that tp cuts by rows */
+    double largest;      /* parameters of the largest layer */
+    double block_params; /* of a block, on average */
+    double head_flops;   /* of a token */
+    double rate;         /* operations a second that a device reaches */
+    dti_profile *profiles;
+    size_t n_profiles, profiles_room;
+    dti_split *splits;
+    size_t n_splits, splits_room;
+} dti_task;
+
+struct dt_search {
+    dti_task task;
+    dt_verdict *verdicts; /* [n] */
+    size_t n, room;
+    double *bounds; /* [n] seconds that a way takes at the least */
+    size_t bounds_room;
+    int64_t n_ranked, n_counted;
+    int64_t least_devices;
+    bool by_memory; /* bounds are bytes: what fits is looked for, not what is fast */
+    bool whole;     /* nothing was passed over for want of most_counted */
+    char decision[DT_REASON_BYTES];
+};
+
+/* --- what is known before (task.c) ------------------------------------------------------------ */
+
+dt_status dti_task_open(dt_runtime *rt, const char *dir, const dt_machine *machine,
+                        const dt_planner_options *options, dti_task *out) DT_MUST_USE;
+void dti_task_close(dti_task *t);
+
+/* Found once, or made; borrowed until the next call. */
+dt_status dti_profile_of(dti_task *t, const dt_way *way, const dti_profile **out) DT_MUST_USE;
+dt_status dti_split_of(dti_task *t, const dt_way *way, const dti_split **out) DT_MUST_USE;
+
+/* "pp=2,dp=2,tp=2" */
+const char *dti_way_mesh(const dt_way *way, char text[DTI_MESH_BYTES]);
+int64_t dti_way_rows(const dti_task *t, const dt_way *way); /* sequences of a microbatch */
+
+/* --- rules (rules.c) -------------------------------------------------------------------------- */
+
+/* How much of a way is settled when a rule is asked. */
+typedef enum dti_level { DTI_TP, DTI_PP, DTI_ZERO, DTI_REST } dti_level;
+
+/* The first rule of that level that a way breaks fills in the verdict; false: none. */
+bool dti_rule_breaks(const dti_task *t, dti_level level, dt_verdict *v);
+
+/* The row of the decision table. */
+dt_status dti_decide(dti_task *t, char text[DT_REASON_BYTES]) DT_MUST_USE;
+
+/* --- costs ------------------------------------------------------------------------------------ */
+
+/* Seconds of so many operations over the mesh dims `dims` of a way: pp, dp, tp are bits 0, 1, 2. */
+double dti_comm_seconds(const dt_machine *m, const dt_way *way, uint32_t dims,
+                        const dt_comm_counter *count, bool *between);
+
+/* What a way needs at the least (bound.c): bytes of the device's memory, seconds. */
+dt_status dti_way_bound(dti_task *t, const dt_way *way, double *bytes, double *seconds) DT_MUST_USE;
+
+/* What it needs (cost.c). Errors are those of dry runs. */
+dt_status dti_way_count(dti_task *t, const dt_way *way, dt_way_cost *out) DT_MUST_USE;
+
+#endif

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a search knows of its model before it looks at ways: sizes, stages, and passes of one
+ * sequence. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/numbers.h"
+#include "base/options.h"
+#include "mesh/runtime.h"
+#include "models/describe/describe.h"
+#include "models/load/stages.h"
+#include "parallel_styles/kind.h"
+#include "planner/search.h"
+
+enum { DEFAULT_SEQUENCE = 2048 };
+
+/* --- the model -------------------------------------------------------------------------------- */
+
+static double params_of(const dt_layer_spec *spec)
+{
+    double all = 0;
+
+    if (spec->tied_to != NULL) return 0;
+    for (int p = 0; p < dt_spec_n_params(spec); p++) {
+        const dt_param_info info = dt_spec_param(spec, p);
+        double n = info.n_axes > 0;
+        for (int a = 0; a < info.n_axes; a++) n *= (double)info.axis[a].extent;
+        all += n;
+    }
+    return all;
+}
+
+static void measure_layers(dti_task *t, const dti_described *d)
+{
+    const char *blocks = d->arch->blocks != NULL ? d->arch->blocks : "";
+    const size_t before = strcspn(blocks, "*");
+
+    for (int i = 0; i < d->builder.n; i++) {
+        const dt_layer_spec *spec = &d->builder.specs[i];
+        const double n = params_of(spec);
+        if (n > t->largest) t->largest = n;
+        if (before > 0 && strncmp(spec->name, blocks, before) == 0) {
+            t->block_params += n / (double)d->info.n_layers;
+            if (spec->axis[0].extent > t->ff) t->ff = spec->axis[0].extent;
+        } else if (!dti_kind_has_ids(spec->kind)) {
+            t->head_flops += dti_spec_flops(spec);
+        }
+    }
+}
+
+static dt_status describe(dti_task *t)
+{
+    dti_described d;
+
+    DT_TRY(dti_describe(t->rt, t->dir, &d));
+    t->info = d.info;
+    t->dtype = !t->load.keep_dtype ? t->load.dtype : d.dtype_known ? d.info.dtype : DT_F32;
+    measure_layers(t, &d);
+    dti_described_free(&d);
+    return DT_OK;
+}
+
+static dt_status check(dti_task *t)
+{
+    static const dt_figure_kind rates[] = { [DT_F32] = DT_FIGURE_FLOPS_F32,
+                                            [DT_BF16] = DT_FIGURE_FLOPS_BF16,
+                                            [DT_F16] = DT_FIGURE_FLOPS_F16 };
+    const dt_machine *m = &t->machine;
+    const int64_t ranks = dti_machine_ranks(m), context = t->info.max_positions;
+
+    if (t->o.sequence == 0) t->o.sequence = dti_min(context, DEFAULT_SEQUENCE);
+    if (t->o.batch == 0) t->o.batch = ranks;
+    DT_CHECK(t->o.sequence >= 1 && t->o.sequence <= context, DT_ERR_ARG,
+             "sequence %lld exceeds the model's context of %lld (%s/config.json)",
+             (long long)t->o.sequence, (long long)context, t->dir);
+    DT_CHECK(t->o.batch >= 1 && t->o.batch <= INT32_MAX / t->o.sequence, DT_ERR_ARG,
+             "a step of %lld sequences of %lld tokens: from 1 to %lld are possible",
+             (long long)t->o.batch, (long long)t->o.sequence,
+             (long long)(INT32_MAX / t->o.sequence));
+    DT_CHECK(t->o.top >= 1 && t->o.most_counted >= 1 && t->o.pp >= 0 && t->o.dp >= 0 &&
+                 t->o.tp >= 0,
+             DT_ERR_ARG, "top %d, most_counted %d: must be 1 or more; degrees 0 or more", t->o.top,
+             t->o.most_counted);
+    t->rate = m->figure[rates[t->dtype]].value * m->figure[DT_FIGURE_EFFICIENCY].value;
+    DT_CHECK(t->rate > 0, DT_ERR_ARG, "machine %s: %s is not known, and the model is in %s",
+             m->name, dt_figure_name(rates[t->dtype]), dt_dtype_name(t->dtype));
+    return DT_OK;
+}
+
+dt_status dti_task_open(dt_runtime *rt, const char *dir, const dt_machine *machine,
+                        const dt_planner_options *options, dti_task *t)
+{
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    dt_optimizer_options optimizer = DT_OPTIMIZER_OPTIONS_INIT;
+
+    *t = (dti_task){ .rt = rt, .dir = dir, .o = DT_PLANNER_OPTIONS_INIT };
+    DT_CHECK(dir != NULL && machine != NULL && machine->nodes > 0, DT_ERR_ARG,
+             "dir or machine is NULL, or the machine has nothing");
+    t->machine = *machine;
+    DT_TRY(dti_options_read("dt_planner_options", "start from DT_PLANNER_OPTIONS_INIT", options,
+                            &t->o, sizeof t->o));
+    DT_TRY(dti_options_read("dt_load_options", "start from DT_LOAD_OPTIONS_INIT", t->o.load, &load,
+                            sizeof load));
+    DT_TRY(dti_options_read("dt_optimizer_options", "start from DT_OPTIMIZER_OPTIONS_INIT",
+                            t->o.optimizer, &optimizer, sizeof optimizer));
+    t->load = load;
+    t->optimizer = optimizer;
+    DT_TRY(describe(t));
+    DT_TRY(check(t));
+    return DT_OK;
+}
+
+void dti_task_close(dti_task *t)
+{
+    for (size_t i = 0; i < t->n_splits; i++) dti_free(t->splits[i].blocks);
+    dti_free(t->splits);
+    dti_free(t->profiles);
+}
+
+/* --- ways ------------------------------------------------------------------------------------- */
+
+const char *dti_way_mesh(const dt_way *w, char text[DTI_MESH_BYTES])
+{
+    int used = 0;
+
+    if (w->pp > 1) used += snprintf(text, DTI_MESH_BYTES, "pp=%d,", w->pp);
+    used += snprintf(text + used, DTI_MESH_BYTES - (size_t)used, "dp=%d", w->dp);
+    if (w->tp > 1) (void)snprintf(text + used, DTI_MESH_BYTES - (size_t)used, ",tp=%d", w->tp);
+    return text;
+}
+
+int64_t dti_way_rows(const dti_task *t, const dt_way *w)
+{
+    return t->o.batch / w->dp / w->microbatches;
+}
+
+/* --- passes of one sequence ------------------------------------------------------------------- */
+
+dt_status dti_profile_of(dti_task *t, const dt_way *w, const dti_profile **out)
+{
+    dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
+    dt_step_options step = DT_STEP_OPTIONS_INIT;
+    dt_loss_options loss = DT_LOSS_OPTIONS_INIT;
+    dt_load_options load = t->load;
+    char mesh[DTI_MESH_BYTES];
+    dti_profile *p;
+
+    for (size_t i = 0; i < t->n_profiles; i++) {
+        p = &t->profiles[i];
+        *out = p;
+        if (p->tp == w->tp && p->sequence_parallel == w->sequence_parallel &&
+            p->recompute == w->recompute)
+            return DT_OK;
+    }
+    DT_TRY(dti_grow((void **)&t->profiles, &t->profiles_room, t->n_profiles + 1, sizeof *p));
+    p = &t->profiles[t->n_profiles];
+    *p = (dti_profile){ .tp = w->tp,
+                        .sequence_parallel = w->sequence_parallel,
+                        .recompute = w->recompute };
+    load.sequence_parallel = w->sequence_parallel;
+    loss.recompute = w->recompute;
+    o.mesh = dti_way_mesh(&(dt_way){ .dp = 1, .tp = w->tp }, mesh);
+    o.sequence = t->o.sequence;
+    o.load = &load;
+    step.loss = &loss;
+    step.optimizer = &t->optimizer;
+    p->refused = dt_predict_training(t->rt, t->dir, &o, &step, 0, &p->cost);
+    if (p->refused == DT_ERR_MEMORY) return DT_ERR_MEMORY;
+    t->n_profiles++;
+    *out = p;
+    return DT_OK;
+}
+
+/* --- stages ----------------------------------------------------------------------------------- */
+
+/* As a load cuts the model over pp: on a dry mesh of it alone. */
+static dt_status cut(const dti_task *t, dti_split *out)
+{
+    dt_run_options run = DT_RUN_OPTIONS_INIT;
+    dt_load_options load = t->load;
+    dti_described d = { 0 };
+    dti_stages s = { 0 };
+    dt_runtime *rt = NULL;
+    dt_mesh *mesh = NULL;
+    char text[DTI_MESH_BYTES];
+    dt_status st = DT_OK;
+
+    load.n_stages = out->n;
+    run.n_ranks = out->pp;
+    (void)snprintf(text, sizeof text, "pp=%d", out->pp);
+    DT_TRY_TO(done, st,
+              dti_alloc_array((size_t)out->n, sizeof *out->blocks, (void **)&out->blocks));
+    DT_TRY_TO(done, st, dt_runtime_create_dry(&run, 0, t->rt, &rt));
+    DT_TRY_TO(done, st, dt_mesh_create(rt, text, &mesh));
+    DT_TRY_TO(done, st, dti_describe_for(t->dir, mesh, &load, &d));
+    DT_TRY_TO(done, st, dti_stages_cut(&d, mesh, &load, &s));
+    for (int i = 0; i < out->n; i++) out->blocks[i] = (int)s.stage[i].n;
+done:
+    dti_stages_free(&s);
+    dti_described_free(&d);
+    dt_mesh_release(&mesh);
+    dt_runtime_release_dry(&rt);
+    return st;
+}
+
+dt_status dti_split_of(dti_task *t, const dt_way *w, const dti_split **out)
+{
+    const int n = w->pp * (w->stages_per_rank > 1 ? w->stages_per_rank : 1);
+    dti_split *s;
+    dt_status st;
+
+    for (size_t i = 0; i < t->n_splits; i++) {
+        *out = &t->splits[i];
+        if (t->splits[i].pp == w->pp && t->splits[i].n == n) return DT_OK;
+    }
+    DT_TRY(dti_grow((void **)&t->splits, &t->splits_room, t->n_splits + 1, sizeof *s));
+    s = &t->splits[t->n_splits];
+    *s = (dti_split){ .pp = w->pp, .n = n };
+    st = cut(t, s);
+    if (st != DT_OK) dti_free(s->blocks);
+    DT_TRY(st);
+    t->n_splits++;
+    *out = s;
+    return DT_OK;
+}

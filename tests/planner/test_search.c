@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The search finds what looking at everything finds, what it counts is what a dry run of every rank
+ * and microbatch counts, and better machines have no slower plans. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/numbers.h"
+#include "tests/planner/ways.h"
+
+static const test_model small = { "small", 32, 64, 4, 2, 4, 64, 64, "float32" };
+static const test_model narrow = { "narrow", 16, 48, 4, 4, 5, 96, 64, "bfloat16" };
+
+static dt_search *searched(const char *folder, const dt_machine *m, int64_t batch, int top)
+{
+    dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
+    dt_search *s = NULL;
+
+    o.batch = batch;
+    o.sequence = 16;
+    o.top = top;
+    o.most_counted = 100000;
+    DT_ASSERT_OK(dt_search_ways(NULL, folder, m, &o, &s));
+    return s;
+}
+
+static double fastest(const char *folder, const dt_machine *m, int64_t batch)
+{
+    dt_search *s = searched(folder, m, batch, 1);
+    const dt_verdict *v = dt_search_at(s, 0);
+    const double seconds = v->kind == DT_VERDICT_RANKED ? v->cost.seconds : INFINITY;
+
+    dt_search_release(&s);
+    return seconds;
+}
+
+/* --- all ways --------------------------------------------------------------------------------- */
+
+/* Counts every way that no rule forbids: bounds hold, those that memory rejects do not fit, and
+ * none is faster than the one that was found. */
+static void compare(const char *folder, const dt_machine *m, int64_t batch)
+{
+    dt_search *s = searched(folder, m, batch, 1);
+    const double device = m->figure[DT_FIGURE_DEVICE_BYTES].value;
+    const dt_verdict *first = dt_search_at(s, 0), *v;
+    double least = INFINITY;
+
+    for (int64_t i = 0; (v = dt_search_at(s, i)) != NULL; i++) {
+        dt_way_cost c;
+        double bytes, seconds;
+        if (v->kind == DT_VERDICT_RULE) continue;
+        if (dti_way_count(&s->task, &v->way, &c) != DT_OK) {
+            DT_ASSERT_EQ_INT(v->kind, DT_VERDICT_REFUSED);
+            continue;
+        }
+        DT_ASSERT_OK(dti_way_bound(&s->task, &v->way, &bytes, &seconds));
+        if (bytes > (double)c.peak_bytes)
+            fprintf(stderr,
+                    "DBG pp %d dp %d tp %d zero %d sp %d rec %d m %lld v %d batch %lld: %g %lld w "
+                    "%lld g %lld s %lld k %lld\n",
+                    v->way.pp, v->way.dp, v->way.tp, v->way.zero, v->way.sequence_parallel,
+                    v->way.recompute, (long long)v->way.microbatches, v->way.stages_per_rank,
+                    (long long)s->task.o.batch, bytes, (long long)c.peak_bytes,
+                    (long long)c.weight_bytes, (long long)c.gradient_bytes,
+                    (long long)c.state_bytes, (long long)c.kept_bytes);
+        DT_ASSERT(seconds <= c.seconds);
+        if (v->kind == DT_VERDICT_MEMORY) DT_ASSERT((double)c.peak_bytes > device);
+        if (v->kind == DT_VERDICT_RANKED) DT_ASSERT((double)c.peak_bytes <= device);
+        if ((double)c.peak_bytes <= device) least = fmin(least, c.seconds);
+    }
+    if (first->kind == DT_VERDICT_RANKED)
+        DT_ASSERT_CLOSE(first->cost.seconds, least, 0);
+    else
+        DT_ASSERT(isinf(least));
+    dt_search_release(&s);
+}
+
+static void compare_all(const test_model *model, int most_ranks, const double *bytes, int n_bytes)
+{
+    static const double links[] = { 1e6, 1e8, 1e10 };
+    char folder[DT_TEST_PATH_BYTES];
+
+    test_model_write(model, folder);
+    for (int ranks = 1; ranks <= most_ranks; ranks *= 2)
+        for (int nodes = 1; nodes <= (ranks < 2 ? 1 : 2); nodes++)
+            for (int b = 0; b < n_bytes; b++)
+                for (size_t l = 0; l < DT_COUNT(links); l++) {
+                    const dt_machine m =
+                        test_machine(nodes, ranks / nodes, bytes[b], links[l], links[l] / 8);
+                    compare(folder, &m, ranks);
+                    compare(folder, &m, 4);
+                }
+}
+
+DT_TEST(search, nothing_is_faster_than_what_is_found)
+{
+    static const double bytes[] = { 3e5, 1e6 };
+
+    compare_all(&small, 2, bytes, 2);
+}
+
+/* 2 models, 1 to 8 ranks on 1 and 2 nodes, 5 memories, 3 links, 2 batches: 420. */
+DT_TEST(search, nothing_is_faster_than_what_is_found_in_many_cases)
+{
+    static const double bytes[] = { 5e4, 2e5, 4e5, 8e5, 1e8 };
+
+    dt_test_long();
+    compare_all(&small, 8, bytes, 5);
+    compare_all(&narrow, 8, bytes, 5);
+}
+
+/* --- counted exactly -------------------------------------------------------------------------- */
+
+/* All ranks and all microbatches, in one dry run each. */
+static int64_t whole_peak(const dti_task *t, const dt_way *w, int64_t *received)
+{
+    dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
+    dt_step_options step = DT_STEP_OPTIONS_INIT;
+    dt_loss_options loss = DT_LOSS_OPTIONS_INIT;
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    dt_optimizer_options optimizer = DT_OPTIMIZER_OPTIONS_INIT;
+    char mesh[DTI_MESH_BYTES];
+    int64_t most = 0;
+
+    load.sequence_parallel = w->sequence_parallel;
+    load.fully_shard = w->zero == 3 ? "dp" : NULL;
+    load.n_stages = w->pp > 1 ? w->pp * w->stages_per_rank : 0;
+    optimizer.zero = w->zero > 2 ? 2 : w->zero;
+    optimizer.bucket_bytes = w->dp > 1 ? DTI_BUCKET_BYTES : 0;
+    loss.recompute = w->recompute;
+    o.mesh = dti_way_mesh(w, mesh);
+    o.batch = t->o.batch;
+    o.sequence = t->o.sequence;
+    o.load = &load;
+    step.loss = &loss;
+    step.optimizer = &optimizer;
+    step.microbatches = w->microbatches;
+    if (w->pp > 1)
+        DT_ASSERT_OK(dt_pipeline_schedule_create(w->schedule, w->pp,
+                                                 w->stages_per_rank > 1 ? w->stages_per_rank : 0,
+                                                 (int)w->microbatches, &step.schedule));
+    *received = 0;
+    for (int r = 0; r < w->pp * w->dp * w->tp; r++) {
+        dt_training_cost c;
+        int64_t bytes = 0;
+        DT_ASSERT_OK(dt_predict_training(NULL, t->dir, &o, &step, r, &c));
+        for (int i = 0; i < c.n_traffic; i++) bytes += c.traffic[i].count.bytes;
+        most = dti_max(most, c.peak_bytes);
+        *received = dti_max(*received, bytes);
+    }
+    dt_pipeline_schedule_release(&step.schedule);
+    return most;
+}
+
+DT_TEST(search, what_is_counted_is_a_dry_run_of_all_ranks_and_microbatches)
+{
+    static const struct {
+        int pp, dp, tp, zero;
+        bool sequence_parallel;
+        dt_recomputed recompute;
+        const char *schedule;
+        int v;
+        int64_t m;
+    } ways[] = {
+        { 1, 1, 1, 0, false, DT_RECOMPUTED_NOTHING, NULL, 1, 16 },
+        { 1, 2, 1, 0, false, DT_RECOMPUTED_BLOCKS, NULL, 1, 8 },
+        { 1, 2, 1, 1, false, DT_RECOMPUTED_CHEAP, NULL, 1, 8 },
+        { 1, 2, 1, 2, false, DT_RECOMPUTED_NOTHING, NULL, 1, 8 },
+        { 1, 2, 1, 3, false, DT_RECOMPUTED_BLOCKS, NULL, 1, 8 },
+        { 1, 2, 2, 3, true, DT_RECOMPUTED_CHEAP, NULL, 1, 4 },
+        { 1, 1, 4, 0, true, DT_RECOMPUTED_NOTHING, NULL, 1, 16 },
+        { 1, 4, 1, 2, false, DT_RECOMPUTED_NOTHING, NULL, 1, 4 },
+        { 2, 1, 1, 0, false, DT_RECOMPUTED_NOTHING, "1f1b", 1, 16 },
+        { 2, 2, 1, 1, false, DT_RECOMPUTED_BLOCKS, "1f1b", 1, 8 },
+        { 2, 1, 2, 0, true, DT_RECOMPUTED_CHEAP, "1f1b", 1, 16 },
+        { 2, 1, 1, 0, false, DT_RECOMPUTED_NOTHING, "interleaved", 2, 16 },
+        { 2, 2, 2, 1, true, DT_RECOMPUTED_BLOCKS, "interleaved", 2, 8 },
+        { 2, 1, 1, 0, false, DT_RECOMPUTED_BLOCKS, "zb-h1", 1, 16 },
+        { 4, 1, 1, 0, false, DT_RECOMPUTED_NOTHING, "1f1b", 1, 16 },
+        { 4, 2, 1, 1, false, DT_RECOMPUTED_NOTHING, "1f1b", 1, 8 },
+        { 4, 1, 1, 0, false, DT_RECOMPUTED_CHEAP, "zb-h1", 1, 16 },
+        { 3, 1, 1, 0, false, DT_RECOMPUTED_NOTHING, "1f1b", 1, 16 },
+        { 2, 1, 1, 0, false, DT_RECOMPUTED_NOTHING, "1f1b", 1, 1 },
+    };
+    static const test_model *const models[] = { &small, &narrow };
+
+    for (size_t k = 0; k < DT_COUNT(models); k++) {
+        char folder[DT_TEST_PATH_BYTES];
+        dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
+        const dt_machine m = test_machine(1, 1, 1e9, 1e9, 1e9);
+        dti_task t;
+        test_model_write(models[k], folder);
+        o.batch = 16;
+        o.sequence = 16;
+        DT_ASSERT_OK(dti_task_open(NULL, folder, &m, &o, &t));
+        for (size_t i = 0; i < DT_COUNT(ways); i++) {
+            const dt_way w = { .pp = ways[i].pp,
+                               .dp = ways[i].dp,
+                               .tp = ways[i].tp,
+                               .zero = ways[i].zero,
+                               .sequence_parallel = ways[i].sequence_parallel,
+                               .recompute = ways[i].recompute,
+                               .schedule = ways[i].schedule,
+                               .stages_per_rank = ways[i].v,
+                               .microbatches = ways[i].m };
+            dt_way_cost c;
+            int64_t received;
+            const int64_t peak = whole_peak(&t, &w, &received);
+            DT_ASSERT_OK(dti_way_count(&t, &w, &c));
+            DT_ASSERT_EQ_INT(c.peak_bytes, peak);
+            DT_ASSERT_EQ_INT(c.inside_bytes + c.between_bytes, received);
+        }
+        dti_task_close(&t);
+    }
+}
+
+/* --- properties ------------------------------------------------------------------------------- */
+
+DT_TEST(search, better_machines_are_not_slower)
+{
+    static const dt_figure_kind links[] = { DT_FIGURE_INSIDE_BANDWIDTH,
+                                            DT_FIGURE_BETWEEN_BANDWIDTH };
+    char folder[DT_TEST_PATH_BYTES];
+    double before = INFINITY;
+
+    test_model_write(&small, folder);
+    for (double bytes = 1e5; bytes <= 1e7; bytes *= 1.5) {
+        const dt_machine m = test_machine(2, 2, bytes, 1e8, 1e7);
+        const double now = fastest(folder, &m, 8);
+        DT_ASSERT(now <= before);
+        before = now;
+    }
+    DT_ASSERT(isfinite(before));
+    for (size_t l = 0; l < DT_COUNT(links); l++) {
+        dt_machine m = test_machine(2, 2, 5e5, 1e6, 1e5);
+        before = INFINITY;
+        for (; m.figure[links[l]].value < 1e11; m.figure[links[l]].value *= 10) {
+            const double now = fastest(folder, &m, 8);
+            DT_ASSERT(now <= before);
+            before = now;
+        }
+    }
+}
+
+static char *printed(const dt_search *s, bool json)
+{
+    const int n = dt_search_print(s, json, NULL, 0);
+    char *text = malloc((size_t)n + 1);
+
+    DT_ASSERT(text != NULL);
+    DT_ASSERT_EQ_INT(dt_search_print(s, json, text, (size_t)n + 1), n);
+    DT_ASSERT_EQ_INT((int64_t)strlen(text), n);
+    return text;
+}
+
+DT_TEST(search, the_same_input_gives_the_same_bytes)
+{
+    const dt_machine m = test_machine(1, 4, 6e5, 1e8, 1e7);
+    char folder[DT_TEST_PATH_BYTES];
+
+    test_model_write(&narrow, folder);
+    for (int json = 0; json < 2; json++) {
+        dt_search *s[2] = { searched(folder, &m, 8, 3), searched(folder, &m, 8, 3) };
+        char *text[2] = { printed(s[0], json != 0), printed(s[1], json != 0) };
+        DT_ASSERT_EQ_STR(text[0], text[1]);
+        for (int i = 0; i < 2; i++) {
+            free(text[i]);
+            dt_search_release(&s[i]);
+        }
+    }
+}
+
+/* Every verdict has its reason, and ranked ones are in order. */
+DT_TEST(search, every_rejected_way_has_a_reason_and_a_number)
+{
+    const dt_machine m = test_machine(2, 4, 3e5, 1e8, 1e7);
+    char folder[DT_TEST_PATH_BYTES];
+    const dt_verdict *v;
+    int64_t n_ranked = 0;
+    double before = 0;
+    dt_search *s;
+
+    test_model_write(&small, folder);
+    s = searched(folder, &m, 8, 5);
+    for (int64_t i = 0; (v = dt_search_at(s, i)) != NULL; i++) {
+        if (v->kind == DT_VERDICT_RANKED) {
+            DT_ASSERT_EQ_INT(i, n_ranked++);
+            DT_ASSERT(v->counted && v->cost.seconds >= before);
+            before = v->cost.seconds;
+            continue;
+        }
+        DT_ASSERT(v->reason[0] != '\0');
+        DT_ASSERT_EQ_INT(v->kind == DT_VERDICT_RULE, v->rule != NULL);
+        if (v->kind == DT_VERDICT_MEMORY) DT_ASSERT(v->number > v->limit);
+        if (v->kind == DT_VERDICT_SLOWER) DT_ASSERT(v->number >= v->limit * 0.99);
+    }
+    DT_ASSERT_EQ_INT(n_ranked, 5);
+    dt_search_release(&s);
+}
+
+DT_TEST(search, what_fits_nowhere_says_which_machine_would_do)
+{
+    const dt_machine m = test_machine(1, 1, 1.2e5, 1e8, 1e7);
+    char folder[DT_TEST_PATH_BYTES], text[DT_REASON_BYTES];
+    dt_search *s;
+
+    test_model_write(&small, folder);
+    s = searched(folder, &m, 8, 1);
+    DT_ASSERT(dt_search_at(s, 0)->kind != DT_VERDICT_RANKED);
+    DT_ASSERT(dt_search_least_devices(s) > 1);
+    DT_ASSERT(strncmp(dt_search_case(s, text), "S", 1) == 0);
+    dt_search_release(&s);
+}
+
+DT_TEST(search, bad_options_are_refused)
+{
+    const dt_machine m = test_machine(1, 1, 1e9, 1e8, 1e7), none = { .nodes = 0 };
+    dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
+    char folder[DT_TEST_PATH_BYTES];
+    dt_search *s = NULL;
+
+    test_model_write(&small, folder);
+    DT_ASSERT_STATUS(dt_search_ways(NULL, folder, &none, &o, &s), DT_ERR_ARG, "machine");
+    DT_ASSERT_STATUS(dt_search_ways(NULL, folder, NULL, &o, &s), DT_ERR_ARG, "NULL");
+    DT_ASSERT_STATUS(dt_search_ways(NULL, NULL, &m, &o, &s), DT_ERR_ARG, "NULL");
+    o.sequence = 65;
+    DT_ASSERT_STATUS(dt_search_ways(NULL, folder, &m, &o, &s), DT_ERR_ARG, "context of 64");
+    o.sequence = 64;
+    o.batch = INT64_MAX;
+    DT_ASSERT_STATUS(dt_search_ways(NULL, folder, &m, &o, &s), DT_ERR_ARG, "are possible");
+    o.batch = 1;
+    o.top = 0;
+    DT_ASSERT_STATUS(dt_search_ways(NULL, folder, &m, &o, &s), DT_ERR_ARG, "top 0");
+    DT_ASSERT(s == NULL && dt_search_at(s, 0) == NULL && dt_search_least_devices(s) == 0);
+}
