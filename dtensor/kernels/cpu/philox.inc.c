@@ -48,8 +48,8 @@ static inline rounds rounds_of(dt_random key)
     return r;
 }
 
-/* The words of blocks first .. first + VW - 1, of n rounds. They are computed in low halves of lanes twice as
- * wide, even and odd ones apart; what stands in high halves does not count. */
+/* The words of blocks first .. first + VW - 1, of n rounds. They are computed in low halves of
+ * lanes twice as wide, even and odd ones apart; what stands in high halves does not count. */
 static inline __attribute__((always_inline)) void philox(const rounds *r, int n, uint64_t first,
                                                          vu w[4])
 {
