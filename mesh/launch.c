@@ -95,6 +95,8 @@ dt_status dti_launch_read(dti_launch *out)
              "DTENSOR_MPI_SHARED is \"%s\"; choose \"on\" or \"off\"", shared);
     DT_TRY(
         dti_launch_read_sums(non_empty("DTENSOR_MPI_SUMS"), "DTENSOR_MPI_SUMS", &out->sums_by_mpi));
+    if (non_empty("DTENSOR_HOSTS") != NULL)
+        DT_TRY(read_number("DTENSOR_HOSTS", 1, INT_MAX, &out->n_hosts));
     for (size_t i = 0; i < DT_COUNT(launchers) && out->variable == NULL; i++) {
         if (non_empty(launchers[i].size) == NULL) continue;
         out->launcher = launchers[i].launcher;

@@ -22,6 +22,7 @@ typedef struct dti_launch {
     bool sums_by_mpi;      /* DTENSOR_MPI_SUMS is "mpi", not "rank-order" */
     bool shares;           /* memory between processes: DTENSOR_MPI_SHARED is not "off" */
     int process, n_processes;
+    int n_hosts; /* DTENSOR_HOSTS: among which ranks are divided; 0: as it is */
 } dti_launch;
 
 /* Who makes sums: "mpi", or "rank-order" (NULL). Errors: another word; `from` has it. */

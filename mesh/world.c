@@ -19,10 +19,10 @@ static dt_status open_mpi(const dti_launch *launch, bool agree, dti_world *w)
              "to another MPI; start with the mpirun of %s, or choose with DTENSOR_MPI",
              launch->variable, launch->process, launch->n_processes, found.library, job.process,
              job.n_processes, found.name);
-    DT_TRY(dti_mpi_world_create(
-        found.module, &job,
-        &(dti_mpi_plan){ w->n_ranks, w->timeout_ms, launch->sums_by_mpi, launch->shares, agree },
-        &w->mpi));
+    DT_TRY(dti_mpi_world_create(found.module, &job,
+                                &(dti_mpi_plan){ w->n_ranks, w->timeout_ms, launch->sums_by_mpi,
+                                                 launch->shares, agree, launch->n_hosts },
+                                &w->mpi));
     w->first_rank = dti_mpi_first_rank(w->mpi);
     w->n_local = dti_mpi_n_local(w->mpi);
     return DT_OK;

@@ -15,7 +15,6 @@
 /* Segments are as large as caches like, and small where every rank has one from every other. */
 enum {
     SEGMENTS_BYTES = 1 << 20,
-    MIN_SEGMENT_BYTES = 8 << 10,
     MAX_SEGMENT_BYTES = 128 << 10,
     MIN_HASH_BITS = 8,
     MAX_TAG_BITS = 30
@@ -42,11 +41,23 @@ int dti_mpi_first_rank_of(const dti_mpi_world *w, int process)
     return process * each + (process < more ? process : more);
 }
 
-int dti_mpi_process_of(const dti_mpi_world *w, int rank)
+/* Of n_ranks ranks in `n` blocks. */
+static int block_of(const dti_mpi_world *w, int rank, int n)
 {
-    const int each = w->n_ranks / w->n_processes, more = w->n_ranks % w->n_processes;
+    const int each = w->n_ranks / n, more = w->n_ranks % n;
 
     return rank < more * (each + 1) ? rank / (each + 1) : (rank - more) / each;
+}
+
+int dti_mpi_process_of(const dti_mpi_world *w, int rank)
+{
+    return block_of(w, rank, w->n_processes);
+}
+
+int dti_mpi_host_of(const dti_mpi_world *w, int rank)
+{
+    if (w->n_hosts > 0) return block_of(w, rank, w->n_hosts);
+    return w->hosts[dti_mpi_process_of(w, rank)];
 }
 
 int dti_mpi_seat(const dti_mpi_port *port, int rank)
@@ -106,10 +117,13 @@ static dt_status make_world(dti_mpi_world *w, const dti_mpi_job *job, bool share
              "the run has %d rank%s, but %d processes were started; ask for at least one rank per "
              "process, or start fewer",
              w->n_ranks, w->n_ranks == 1 ? "" : "s", w->n_processes);
+    DT_CHECK(w->n_hosts <= w->n_ranks, DT_ERR_ARG, "DTENSOR_HOSTS is %d, but the run has %d ranks",
+             w->n_hosts, w->n_ranks);
     w->first_rank = dti_mpi_first_rank_of(w, w->process);
     w->n_local = dti_mpi_first_rank_of(w, w->process + 1) - w->first_rank;
     DT_TRY(divide_tags(w, job));
     DT_TRY(dti_alloc_array(n_processes, sizeof *w->cards, (void **)&w->cards));
+    DT_TRY(dti_alloc_array(n_processes, sizeof *w->hosts, (void **)&w->hosts));
     DT_TRY(dti_alloc_array(n_processes, sizeof *w->watched, (void **)&w->watched));
     for (size_t p = 0; p < n_processes; p++) w->watched[p] = -1;
     DT_TRY(dti_alloc_array(2 * (size_t)w->n_local, sizeof *w->ports, (void **)&w->ports));
@@ -148,6 +162,7 @@ dt_status dti_mpi_world_create(const dti_mpi_module *module, const dti_mpi_job *
     w->timeout_ms = plan->timeout_ms;
     w->sums_by_mpi = plan->sums_by_mpi;
     w->agree = plan->agree;
+    w->n_hosts = plan->n_hosts;
     st = make_world(w, job, plan->share);
     if (st == DT_OK) return DT_OK;
     atomic_store(&w->aborted, 1); /* the others find out by themselves */
@@ -174,10 +189,10 @@ bool dti_mpi_world_finish(dti_mpi_world *w, dt_error *out)
 
 static void free_comm(dti_mpi_comm *c)
 {
-    for (int m = 0; c->channels != NULL && m < c->head.size; m++) dti_free(c->channels[m]);
-    dti_free((void *)c->channels);
+    dti_mpi_peers_free(c);
+    dti_free((void *)c->peers);
+    dti_free((void *)c->streams);
     dti_free(c->sums);
-    dti_free(c->streams);
     dti_free((void *)c->head.world_ranks);
     dti_free(c);
 }
@@ -201,6 +216,7 @@ void dti_mpi_world_destroy(dti_mpi_world **world)
     w->api->leave(atomic_load(&w->aborted) != 0);
     (void)pthread_mutex_destroy(&w->lock);
     dti_free(w->cards);
+    dti_free(w->hosts);
     dti_free(w->watched);
     dti_free(w->ports);
     dti_free(w->places);
@@ -243,7 +259,8 @@ void dti_mpi_sharing(const dti_mpi_world *w, char text[DTI_MPI_TEXT_BYTES])
 {
     int n = 0;
 
-    for (int p = 0; p < w->n_processes; p++) n += p != w->process && dti_mpi_shares(w, p);
+    for (int p = 0; p < w->n_processes; p++)
+        n += p != w->process && dti_mpi_shares(w, w->first_rank, dti_mpi_first_rank_of(w, p));
     (void)snprintf(text, DTI_MPI_TEXT_BYTES,
                    "process %d shares memory with %d of %d other processes%s%s%s", w->process, n,
                    w->n_processes - 1, n < w->n_processes - 1 && w->region.why[0] ? ": " : "",
@@ -266,9 +283,9 @@ void dti_mpi_abort_world(dti_mpi_world *w, int rank, const char *why)
 
 static int64_t segment_bytes(int n)
 {
-    const int64_t each = SEGMENTS_BYTES / n / MIN_SEGMENT_BYTES * MIN_SEGMENT_BYTES;
+    const int64_t each = SEGMENTS_BYTES / n / DTI_MPI_SEGMENT * DTI_MPI_SEGMENT;
 
-    if (each < MIN_SEGMENT_BYTES) return MIN_SEGMENT_BYTES;
+    if (each < DTI_MPI_SEGMENT) return DTI_MPI_SEGMENT;
     return each < MAX_SEGMENT_BYTES ? each : MAX_SEGMENT_BYTES;
 }
 
@@ -300,37 +317,6 @@ static dt_status check_number(const dti_mpi_port *port, uint64_t group, const ch
     return DT_OK;
 }
 
-static dt_status open_streams(dti_mpi_comm *c)
-{
-    const dti_mpi_world *w = c->port->world;
-    const int n = c->head.size, me = c->port->rank;
-    dti_mpi_stream **through_mpi = NULL;
-    dt_status st = DT_OK;
-    int n_through_mpi = 0;
-
-    DT_TRY(dti_alloc_array((size_t)n * 4, sizeof *c->streams, (void **)&c->streams));
-    DT_TRY(dti_alloc_array((size_t)n, sizeof *c->channels, (void **)&c->channels));
-    DT_TRY(dti_alloc_array((size_t)n * 4, sizeof *through_mpi, (void **)&through_mpi));
-    for (int i = 0; i < 4 * n; i++) {
-        dti_mpi_stream *s = &c->streams[i];
-        const dti_mpi_lane lane = i < 2 * n ? DTI_MPI_LANE_FIRST : DTI_MPI_LANE_SECOND;
-        const int rank = c->head.world_ranks[i % n];
-        s->comm = c;
-        s->sends = i / n % 2 == 0;
-        s->member = i % n;
-        s->process = dti_mpi_process_of(w, rank);
-        s->tag = dti_mpi_tag(w, lane, s->sends ? me : rank, s->sends ? rank : me, c->group);
-        s->shared = rank != me && dti_mpi_shares(w, s->process);
-        c->shared = c->shared || s->shared;
-        if (rank != me && !s->shared) through_mpi[n_through_mpi++] = s;
-    }
-    DT_TRY_TO(done, st, dti_mpi_streams_open(c, through_mpi, n_through_mpi));
-    DT_TRY_TO(done, st, dti_mpi_rings_open(c));
-done:
-    dti_free((void *)through_mpi);
-    return st;
-}
-
 static const dti_comm_ops mpi_ops, sockets_ops;
 
 /* A communicator of these world ranks, this one among them. */
@@ -354,7 +340,7 @@ static dt_status make_comm(dti_mpi_port *port, const int *world_ranks, int n, co
     while (ranks[c->head.rank] != port->rank) c->head.rank++;
     if (n > 1) {
         DT_TRY_TO(fail, st, check_number(port, c->group, name));
-        DT_TRY_TO(fail, st, open_streams(c));
+        DT_TRY_TO(fail, st, dti_alloc_array((size_t)n, sizeof(dti_mpi_peer *), (void **)&c->peers));
         DT_TRY_TO(fail, st, dti_mpi_sums_create(c));
     }
     c->next = port->comms;
@@ -530,7 +516,7 @@ static bool is_sending(const dti_mpi_stream *s)
 {
     bool busy = false;
 
-    for (int k = 0; s->sends && k < DTI_MPI_DEPTH; k++) busy = busy || s->slots[k].busy;
+    for (int k = 0; s != NULL && k < DTI_MPI_DEPTH; k++) busy = busy || s->slots[k].busy;
     return busy;
 }
 
@@ -543,8 +529,10 @@ static int is_sent(dti_mpi_comm *world, const dti_comm_request *r)
     if (port->n_sends == 0) return DTI_MPI_READY;
     for (int closed = 0; closed < 2; closed++)
         for (dti_mpi_comm *c = closed ? port->closed : port->comms; c != NULL; c = c->next)
-            for (int i = 0; c->streams != NULL && i < 4 * c->head.size; i++)
-                if (is_sending(&c->streams[i])) return c->head.world_ranks[i % c->head.size];
+            for (const dti_mpi_peer *p = c->known; p != NULL; p = p->next)
+                for (int lane = 0; lane < 2; lane++)
+                    if (is_sending(p->streams[lane][true]))
+                        return c->head.world_ranks[p->streams[lane][true]->member];
     return world->head.rank; /* a message: its wait is over only when it was taken */
 }
 

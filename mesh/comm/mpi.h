@@ -19,6 +19,7 @@ typedef struct dti_mpi_plan {
     bool sums_by_mpi; /* not in rank order */
     bool share;       /* memory with processes of this machine, if they want it too */
     bool agree;       /* what ranks agree on is compared, where all processes want it */
+    int n_hosts;      /* into which the ranks are divided, as if there were so many; 0: as it is */
 } dti_mpi_plan;
 
 /* Joins the other processes of the job, which was opened before. Collective over processes; a

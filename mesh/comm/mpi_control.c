@@ -418,6 +418,7 @@ static void make_card(const dti_mpi_world *w, dti_mpi_card *card)
     card->cpus = dti_mpi_hash(card->machine, &cpus, sizeof cpus);
     card->n_ranks = w->n_ranks;
     card->sums_by_mpi = w->sums_by_mpi;
+    card->n_hosts = w->n_hosts;
     card->agree = w->agree;
     card->threads = w->threads;
 }
@@ -440,8 +441,23 @@ static dt_status check_cards(const dti_mpi_world *w)
                  "job (DTENSOR_MPI_SUMS)",
                  w->process, mine->sums_by_mpi ? "by MPI" : "in rank order", p,
                  c->sums_by_mpi ? "by MPI" : "in rank order");
+        DT_CHECK(c->n_hosts == mine->n_hosts, DT_ERR_ARG,
+                 "process %d divides the ranks among %d hosts, process %d among %d; choose the "
+                 "same for all processes of a job (DTENSOR_HOSTS)",
+                 w->process, mine->n_hosts, p, c->n_hosts);
     }
     return DT_OK;
+}
+
+static void number_hosts(dti_mpi_world *w)
+{
+    int n = 0;
+
+    for (int p = 0; p < w->n_processes; p++) {
+        int same = p > 0 && w->cards[p - 1].machine == w->cards[p].machine ? p - 1 : 0;
+        while (w->cards[same].machine != w->cards[p].machine) same++;
+        w->hosts[p] = same < p ? w->hosts[same] : n++;
+    }
 }
 
 static int64_t join_ms(const dti_mpi_world *w)
@@ -497,7 +513,9 @@ static dt_status share_memory(dti_mpi_world *w)
     while ((missing = dti_mpi_region_agree(&w->region)) >= 0)
         DT_TRY(wait_to_join(w, begin, missing, what));
     w->all_share = true;
-    for (int p = 0; p < w->n_processes; p++) w->all_share = w->all_share && dti_mpi_shares(w, p);
+    for (int p = 0; p < w->n_processes; p++)
+        w->all_share = w->all_share && w->n_hosts <= 1 &&
+                       dti_mpi_shares(w, w->first_rank, dti_mpi_first_rank_of(w, p));
     return DT_OK;
 }
 
@@ -567,6 +585,7 @@ dt_status dti_mpi_control_open(dti_mpi_world *w, bool share)
     }
     w->n_hands = w->threads && !w->sums_by_mpi ? 2 : 1;
     DT_TRY(check_cards(w));
+    number_hosts(w);
     for (int p = 0; p < w->n_processes; p++) watch_process(w, p);
     DT_TRY(joined(w, share_memory(w)));
     w->n_expected = w->n_hands * (w->n_ranks - w->n_local);

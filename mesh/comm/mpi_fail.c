@@ -65,14 +65,16 @@ static void place_seen(const dti_mpi_port *port, int rank, dti_mpi_place *p)
     uint64_t last = 0;
 
     for (const dti_mpi_comm *c = port->comms; c != NULL; c = c->next)
-        for (int i = 0; c->streams != NULL && i < 4 * c->head.size; i++) {
-            const dti_mpi_stream *s = &c->streams[i];
-            if (c->head.world_ranks[s->member] != rank || s->seen_as <= last) continue;
-            last = s->seen_as;
-            p->op = (int32_t)(s->seen.kind & 0xff);
-            p->seq = s->seen.seq;
-            (void)snprintf(p->comm, sizeof p->comm, "%s", c->head.name);
-        }
+        for (const dti_mpi_peer *known = c->known; known != NULL; known = known->next)
+            for (int lane = 0; lane < 2; lane++) {
+                const dti_mpi_stream *s = known->streams[lane][false];
+                if (s == NULL || c->head.world_ranks[s->member] != rank || s->seen_as <= last)
+                    continue;
+                last = s->seen_as;
+                p->op = (int32_t)(s->seen.kind & 0xff);
+                p->seq = s->seen.seq;
+                (void)snprintf(p->comm, sizeof p->comm, "%s", c->head.name);
+            }
 }
 
 /* How far a rank has come, as it has told; its place holds the name. */

@@ -4,9 +4,10 @@
  *
  * Ranks are threads of several processes; those of one process share a dti_mpi_world, and each has
  * a port: a queue of messages of its own. A collective is a set of streams, one per peer and
- * direction. A stream cuts its bytes into segments, copies each into memory that belongs to MPI,
- * and sends it on its own tag; at most two segments are under way, so peers that are far behind
- * cost no memory. The first segment begins with a header that says what the sender believes to be
+ * direction, each made when it is first used. A stream cuts its bytes into segments, copies each
+ * into memory that belongs to MPI, and sends it on its own tag; at most two segments are under way,
+ * so peers that are far behind cost no memory. That memory is the rank's: a stream borrows a
+ * segment for as long as it is with MPI or waits to be summed. The first segment begins with a header that says what the sender believes to be
  * doing, and the receiver compares before it takes a byte. A stream without bytes sends the header
  * alone. So ranks that disagree are found out by the collective itself, in every build.
  *
@@ -36,7 +37,9 @@
 #include "mesh/comm/mpi_region.h"
 
 enum {
-    DTI_MPI_DEPTH = 2, /* segments of a stream under way */
+    DTI_MPI_DEPTH = 2,         /* segments of a stream under way */
+    DTI_MPI_SEGMENT = 8 << 10, /* the smallest, of which all are multiples */
+    DTI_MPI_STOCKS = 17,
     DTI_MPI_RING = 16, /* operations of a communicator, or messages of a pair, not yet complete */
     DTI_MPI_SIDE_BYTES = DTI_NOTE_BYTES + 128
 };
@@ -80,9 +83,9 @@ typedef struct dti_mpi_transfer {
 
 typedef struct dti_mpi_slot {
     struct dti_mpi_stream *stream;
-    char *data;
-    int bytes; /* that have come */
-    bool busy; /* with MPI, or received and not yet taken */
+    char *data; /* borrowed while the slot is busy */
+    int bytes;  /* that have come */
+    bool busy;  /* with MPI, or received and not yet taken */
     bool done;
 } dti_mpi_slot;
 
@@ -91,6 +94,7 @@ typedef struct dti_mpi_ring dti_mpi_ring;
 typedef struct dti_mpi_stream {
     struct dti_mpi_comm *comm;
     bool sends;
+    dti_mpi_lane lane;
     bool matched; /* the last segment waits for its receiver */
     bool shared;  /* through a ring, not through MPI */
     int member;
@@ -111,19 +115,28 @@ typedef struct dti_mpi_stream {
 
     dti_mpi_ring *ring; /* NULL: not there yet */
     dti_mpi_bell *bell; /* of the member; NULL: not there yet */
-    uint64_t ring_name; /* of the block that it lies in, and where */
-    size_t ring_place;
+    uint64_t ring_name;
     uint64_t passed; /* segments sent or taken on it, of all operations */
     uint64_t taken;  /* of a sender: as it saw last */
 } dti_mpi_stream;
 
-/* Messages between this rank and one other. */
-typedef struct dti_mpi_channel {
-    dti_mpi_stream send, recv;
-    dti_comm_call sends[DTI_MPI_RING], recvs[DTI_MPI_RING];
-    int64_t send_n[DTI_MPI_RING], recv_n[DTI_MPI_RING];
-    uint64_t send_started, send_done, recv_started, recv_done;
-} dti_mpi_channel;
+/* Messages of this rank to or from one other. */
+typedef struct dti_mpi_mail {
+    dti_mpi_stream *stream;
+    struct {
+        void *data;
+        int64_t n;
+        dt_dtype dtype;
+    } messages[DTI_MPI_RING];
+    uint64_t started, done;
+} dti_mpi_mail;
+
+/* What goes between this rank and a member of a communicator, each made when it is first used. */
+typedef struct dti_mpi_peer {
+    struct dti_mpi_peer *next;
+    dti_mpi_stream *streams[2][2]; /* of lanes: received, sent */
+    dti_mpi_mail *mail[2];         /* received, sent */
+} dti_mpi_peer;
 
 typedef struct dti_mpi_sums dti_mpi_sums;
 
@@ -133,8 +146,8 @@ typedef struct dti_mpi_comm {
     struct dti_mpi_comm *next;
     uint64_t group;
     int64_t segment_bytes;
-    dti_mpi_stream *streams;    /* [2 lanes][send, receive][size] */
-    dti_mpi_channel **channels; /* [size], made when first used */
+    dti_mpi_peer **peers; /* [size] */
+    dti_mpi_peer *known;  /* those that there are */
     dti_comm_call calls[DTI_MPI_RING];
     dti_comm_note notes[DTI_MPI_RING]; /* hash 0: none */
     int64_t counts[DTI_MPI_RING];      /* of the calls, also when they are over */
@@ -145,6 +158,10 @@ typedef struct dti_mpi_comm {
 
     /* Of operation completed + 1, if it has begun. */
     bool active;
+    dti_mpi_stream **streams; /* [n_streams] that take part, in the order in which they began */
+    int n_streams;
+    size_t most_streams;
+    dt_status begun;              /* how beginning them went */
     int round, n_rounds;          /* of headers: barrier, sums by MPI */
     int64_t reduced;              /* segments of this rank's share of a sum */
     int64_t reduced_bytes;        /* of it */
@@ -173,12 +190,14 @@ typedef struct dti_mpi_port {
     dti_mpi_comm *comms;
     dti_mpi_comm *closed; /* freed with the port: their slots may be with MPI */
     int rank;
-    bool helps;         /* the helper's of that rank */
-    int n_under_way;    /* started here, not yet waited for */
-    int n_sends;        /* with MPI */
-    int n_sum_lanes;    /* communicators whose sums MPI makes */
-    uint64_t n_headers; /* seen */
-    int64_t looked_ns;  /* when this rank last asked what other processes have to say */
+    bool helps;                  /* the helper's of that rank */
+    int n_under_way;             /* started here, not yet waited for */
+    int n_sends;                 /* with MPI */
+    void *stock[DTI_MPI_STOCKS]; /* segments that nobody has borrowed, by size */
+    int64_t n_sent;              /* segments, of all streams */
+    int n_sum_lanes;             /* communicators whose sums MPI makes */
+    uint64_t n_headers;          /* seen */
+    int64_t looked_ns;           /* when this rank last asked what other processes have to say */
     int64_t watched_ns; /* and began an operation and asked whether launcher and processes live */
 } dti_mpi_port;
 
@@ -210,6 +229,7 @@ typedef struct dti_mpi_card {
     dti_mpi_region_card region;
     int32_t n_ranks; /* of the whole run */
     int32_t sums_by_mpi;
+    int32_t n_hosts; /* that are simulated */
     int32_t agree;
     int32_t threads; /* several may call MPI at once */
 } dti_mpi_card;
@@ -235,8 +255,10 @@ struct dti_mpi_world {
     bool threads;          /* several may call MPI at once */
     bool agree;            /* all processes compare what ranks agree on */
     bool all_share;        /* memory, so that all that comes for a rank can ring its bell */
+    int n_hosts;           /* that are simulated; 0: as it is */
     dti_mpi_region region; /* memory that processes of this machine share */
     dti_mpi_card *cards;   /* [n_processes] */
+    int *hosts;            /* [n_processes] machines, numbered as they come */
     dti_mpi_port *ports;   /* [2 n_local]: ranks, then helpers */
     _Atomic uint8_t *left; /* [2 n_ranks], by seat */
 
@@ -263,6 +285,7 @@ typedef int (*dti_mpi_condition)(dti_mpi_comm *c, const dti_comm_request *r);
 
 /* mpi.c: the layout of ranks on processes, block by block. */
 int dti_mpi_process_of(const dti_mpi_world *w, int rank);
+int dti_mpi_host_of(const dti_mpi_world *w, int rank);
 int dti_mpi_seat(const dti_mpi_port *port, int rank);            /* of `rank`, of the port's kind */
 dti_mpi_port *dti_mpi_port_of(const dti_mpi_world *w, int seat); /* of this process */
 int dti_mpi_first_rank_of(const dti_mpi_world *w, int process);
@@ -276,17 +299,20 @@ dt_status dti_mpi_stream_push(dti_mpi_stream *s, bool *moved) DT_MUST_USE;
 dt_status dti_mpi_stream_pull(dti_mpi_stream *s, bool *moved) DT_MUST_USE;
 const void *dti_mpi_stream_held(const dti_mpi_stream *s, int64_t segment);
 void dti_mpi_stream_release(dti_mpi_stream *s); /* the oldest segment that is held */
+void dti_mpi_slot_sent(dti_mpi_slot *slot);     /* MPI has let go of it */
 bool dti_mpi_stream_is_done(const dti_mpi_stream *s);
-dt_status dti_mpi_streams_open(dti_mpi_comm *c, dti_mpi_stream *const *streams, int n) DT_MUST_USE;
+dt_status dti_mpi_peer_of(dti_mpi_comm *c, int member, dti_mpi_peer **out) DT_MUST_USE;
+dt_status dti_mpi_stream_open(dti_mpi_comm *c, int member, dti_mpi_lane lane, bool sends,
+                              dti_mpi_stream **out) DT_MUST_USE;
+void dti_mpi_peers_free(dti_mpi_comm *c);
 
 /* mpi_ring.c: streams that are `shared`. A sender fills `next` and puts it; a receiver takes what
  * has come, in order. */
-bool dti_mpi_shares(const dti_mpi_world *w, int process);
+bool dti_mpi_shares(const dti_mpi_world *w, int rank, int other);
 dt_status dti_mpi_bell_open(dti_mpi_port *port) DT_MUST_USE;
-dt_status dti_mpi_rings_open(dti_mpi_comm *c) DT_MUST_USE;
-dt_status dti_mpi_ring_open(dti_mpi_stream *s) DT_MUST_USE; /* of messages */
+dt_status dti_mpi_ring_open(dti_mpi_stream *s, dti_mpi_lane lane) DT_MUST_USE;
 bool dti_mpi_ring_has_room(dti_mpi_stream *s);
-char *dti_mpi_ring_next(dti_mpi_stream *s);
+char *dti_mpi_ring_next(dti_mpi_stream *s, int64_t bytes);
 void dti_mpi_ring_put(dti_mpi_stream *s, int64_t bytes);
 bool dti_mpi_ring_is_empty(const dti_mpi_stream *s);
 bool dti_mpi_ring_has_come(dti_mpi_stream *s);
@@ -298,6 +324,17 @@ void dti_mpi_ring_release(dti_mpi_stream *s);
 /* mpi_ops.c: brings operations of a communicator forward as far as messages have come; *moved is
  * set if one has. */
 dt_status dti_mpi_advance(dti_mpi_comm *c, bool *moved) DT_MUST_USE;
+
+/* A stream takes part in the operation that begins; `begun` says whether there was memory. Elements
+ * side by side: `how` COPY, or HOLD, which needs no place. */
+const dti_comm_call *dti_mpi_call_of(const dti_mpi_comm *c);
+void dti_mpi_begin(dti_mpi_comm *c, dti_mpi_lane lane, bool sends, int member,
+                   const dti_mpi_transfer *t);
+dti_mpi_transfer dti_mpi_flat(const dti_mpi_comm *c, dti_mpi_how how, const void *data, int64_t n);
+void dti_mpi_copy(void *to, const void *from, int64_t n, size_t bytes);
+
+/* mpi_gather.c */
+void dti_mpi_gather_begin(dti_mpi_comm *c);
 uint32_t dti_mpi_kind_of(const dti_comm_call *call);
 int dti_mpi_waits_for(const dti_mpi_comm *c); /* a member that the oldest operation misses */
 

@@ -15,6 +15,7 @@
  * per rank where a tree has log2 p. A run may hand sums to MPI instead (mpi_sums.c). */
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/pool.h"
 #include "mesh/comm/call.h"
 #include "mesh/comm/mpi_internal.h"
@@ -23,14 +24,15 @@
 /* Below this many bytes received per rank a sum by everybody is faster than two phases. */
 enum { WHOLE_BYTES = 32 * 1024, SHARE_BYTES = 64, DIRECT_RANKS = 8 };
 
-typedef enum direction { SENDS, RECEIVES } direction;
+enum { RECEIVES = false, SENDS = true };
 
-static dti_mpi_stream *stream_of(const dti_mpi_comm *c, dti_mpi_lane lane, direction d, int member)
+/* That a rank's terms come in. */
+static dti_mpi_stream *from(const dti_mpi_comm *c, int member)
 {
-    return &c->streams[((int)lane * 2 + (int)d) * c->head.size + member];
+    return c->peers[member]->streams[DTI_MPI_LANE_FIRST][RECEIVES];
 }
 
-static dti_comm_call *call_of(dti_mpi_comm *c)
+const dti_comm_call *dti_mpi_call_of(const dti_mpi_comm *c)
 {
     return &c->calls[(c->completed + 1) % DTI_MPI_RING];
 }
@@ -54,64 +56,80 @@ static int64_t expected(const dti_mpi_comm *c, const dti_comm_call *call, int me
     return call->op == DTI_COMM_ALL_TO_ALL ? n : c->counts[(c->completed + 1) % DTI_MPI_RING];
 }
 
-static void begin(dti_mpi_comm *c, dti_mpi_lane lane, direction d, int member,
-                  const dti_mpi_transfer *t)
+static dt_status take_part(dti_mpi_comm *c, dti_mpi_lane lane, bool sends, int member,
+                           dti_mpi_stream **out)
 {
-    const dti_comm_call *call = call_of(c);
+    dti_mpi_peer *peer;
+
+    DT_TRY(dti_mpi_peer_of(c, member, &peer));
+    if (peer->streams[lane][sends] == NULL)
+        DT_TRY(dti_mpi_stream_open(c, member, lane, sends, &peer->streams[lane][sends]));
+    DT_TRY(dti_grow((void **)&c->streams, &c->most_streams, (size_t)c->n_streams + 1,
+                    sizeof *c->streams));
+    *out = c->streams[c->n_streams++] = peer->streams[lane][sends];
+    return DT_OK;
+}
+
+void dti_mpi_begin(dti_mpi_comm *c, dti_mpi_lane lane, bool sends, int member,
+                   const dti_mpi_transfer *t)
+{
+    const dti_comm_call *call = dti_mpi_call_of(c);
     const dti_comm_note *note = &c->notes[(c->completed + 1) % DTI_MPI_RING];
     const dti_mpi_header header = {
         .group = c->group,
         .seq = c->completed + 1,
         .n = t->n + c->agreed,
-        .count = d == SENDS ? c->counts[(c->completed + 1) % DTI_MPI_RING]
-                            : expected(c, call, member, t->n),
+        .count =
+            sends ? c->counts[(c->completed + 1) % DTI_MPI_RING] : expected(c, call, member, t->n),
         .kind = dti_mpi_kind_of(call),
         .root = call->op == DTI_COMM_BROADCAST ? call->root : 0,
         .note = note->hash,
     };
+    dti_mpi_stream *s = NULL;
 
-    dti_mpi_stream_begin(stream_of(c, lane, d, member), &header, t,
-                         note->hash != 0 ? note->text : NULL);
+    if (c->begun == DT_OK) c->begun = take_part(c, lane, sends, member, &s);
+    if (c->begun == DT_OK) dti_mpi_stream_begin(s, &header, t, note->hash != 0 ? note->text : NULL);
 }
 
 /* Elements side by side; `how` COPY, or HOLD, which needs no place. */
-static dti_mpi_transfer flat(const dti_mpi_comm *c, dti_mpi_how how, const void *data, int64_t n)
+dti_mpi_transfer dti_mpi_flat(const dti_mpi_comm *c, dti_mpi_how how, const void *data, int64_t n)
 {
-    const dti_comm_call *call = &c->calls[(c->completed + 1) % DTI_MPI_RING];
-
-    return (dti_mpi_transfer){
-        .how = how, .data = (void *)data, .n = n, .element_bytes = dt_dtype_size(call->dtype)
-    };
+    return (dti_mpi_transfer){ .how = how,
+                               .data = (void *)data,
+                               .n = n,
+                               .element_bytes = dt_dtype_size(dti_mpi_call_of(c)->dtype) };
 }
 
-static void copy(void *to, const void *from, int64_t n, size_t bytes)
+void dti_mpi_copy(void *to, const void *from, int64_t n, size_t bytes)
 {
     if (n > 0 && to != from) memcpy(to, from, (size_t)n * bytes);
 }
 
 static void begin_round(dti_mpi_comm *c)
 {
-    const dti_mpi_transfer t = flat(c, DTI_MPI_COPY, NULL, 0);
+    const dti_mpi_transfer t = dti_mpi_flat(c, DTI_MPI_COPY, NULL, 0);
 
     if (c->round < c->n_rounds)
-        begin(c, DTI_MPI_LANE_FIRST, SENDS, (c->head.rank + (1 << c->round)) % c->head.size, &t);
+        dti_mpi_begin(c, DTI_MPI_LANE_FIRST, SENDS, (c->head.rank + (1 << c->round)) % c->head.size,
+                      &t);
 }
 
 /* Headers alone, for a barrier, or to agree on a sum by MPI. In round k a rank hears from the one
  * 2^k before it, and tells the one 2^k behind it. */
 static void begin_barrier(dti_mpi_comm *c)
 {
-    const dti_mpi_transfer t = flat(c, DTI_MPI_COPY, NULL, 0);
+    const dti_mpi_transfer t = dti_mpi_flat(c, DTI_MPI_COPY, NULL, 0);
     const int p = c->head.size;
 
     for (int m = 0; p <= DIRECT_RANKS && m < p; m++) {
         if (m == c->head.rank) continue;
-        begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &t);
-        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &t);
+        dti_mpi_begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &t);
+        dti_mpi_begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &t);
     }
     if (p <= DIRECT_RANKS) return;
     for (; 1 << c->n_rounds < p; c->n_rounds++)
-        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, (c->head.rank + p - (1 << c->n_rounds)) % p, &t);
+        dti_mpi_begin(c, DTI_MPI_LANE_FIRST, RECEIVES, (c->head.rank + p - (1 << c->n_rounds)) % p,
+                      &t);
     begin_round(c);
 }
 
@@ -119,76 +137,57 @@ static void begin_barrier(dti_mpi_comm *c)
  * shows its neighbour what it has called: somewhere two that differ are neighbours. */
 static void show_neighbour(dti_mpi_comm *c)
 {
-    const dti_mpi_transfer t = flat(c, DTI_MPI_COPY, NULL, 0);
+    const dti_mpi_transfer t = dti_mpi_flat(c, DTI_MPI_COPY, NULL, 0);
     const int p = c->head.size;
 
-    begin(c, DTI_MPI_LANE_SECOND, SENDS, (c->head.rank + 1) % p, &t);
-    begin(c, DTI_MPI_LANE_SECOND, RECEIVES, (c->head.rank + p - 1) % p, &t);
+    dti_mpi_begin(c, DTI_MPI_LANE_SECOND, SENDS, (c->head.rank + 1) % p, &t);
+    dti_mpi_begin(c, DTI_MPI_LANE_SECOND, RECEIVES, (c->head.rank + p - 1) % p, &t);
 }
 
 static void begin_broadcast(dti_mpi_comm *c)
 {
-    const dti_comm_call *call = call_of(c);
+    const dti_comm_call *call = dti_mpi_call_of(c);
     const int p = c->head.size, place = (c->head.rank + p - call->root) % p;
     const int64_t n = call->counts[0];
-    dti_mpi_transfer t = flat(c, DTI_MPI_COPY, call->recv, n);
+    dti_mpi_transfer t = dti_mpi_flat(c, DTI_MPI_COPY, call->recv, n);
     int low = 1; /* the lowest set bit of the place; of the root's, one that is beyond all */
 
     while (low < p && (place & low) == 0) low <<= 1;
     if (place != 0)
-        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, (place - low + call->root) % p, &t);
+        dti_mpi_begin(c, DTI_MPI_LANE_FIRST, RECEIVES, (place - low + call->root) % p, &t);
     else
-        copy(call->recv, call->send, n, t.element_bytes);
+        dti_mpi_copy(call->recv, call->send, n, t.element_bytes);
     c->taken_bytes = place == 0 ? n * (int64_t)t.element_bytes : -1;
     t.available = &c->taken_bytes;
     for (int step = low >> 1; step > 0; step >>= 1)
         if (place + step < p)
-            begin(c, DTI_MPI_LANE_FIRST, SENDS, (place + step + call->root) % p, &t);
+            dti_mpi_begin(c, DTI_MPI_LANE_FIRST, SENDS, (place + step + call->root) % p, &t);
     if (c->port->world->agree) show_neighbour(c);
-}
-
-static void begin_all_gather(dti_mpi_comm *c)
-{
-    const dti_comm_call *call = call_of(c);
-    const size_t bytes = dt_dtype_size(call->dtype);
-    const int me = c->head.rank;
-
-    for (int m = 0; m < c->head.size; m++) {
-        void *to = dti_element(call->recv, dti_block_at(call->counts, call->displs, m), bytes);
-        const dti_mpi_transfer out = flat(c, DTI_MPI_COPY, call->send, call->counts[me]);
-        const dti_mpi_transfer in = flat(c, DTI_MPI_COPY, to, call->counts[m]);
-        if (m == me) {
-            copy(to, call->send, call->counts[me], bytes);
-            continue;
-        }
-        begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &out);
-        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &in);
-    }
 }
 
 static void begin_all_to_all(dti_mpi_comm *c)
 {
-    const dti_comm_call *call = call_of(c);
+    const dti_comm_call *call = dti_mpi_call_of(c);
     const size_t bytes = dt_dtype_size(call->dtype);
 
     for (int m = 0; m < c->head.size; m++) {
         void *to = dti_element(call->recv, dti_block_at(call->counts, call->displs, m), bytes);
         void *from =
             dti_element(call->send, dti_block_at(call->send_counts, call->send_displs, m), bytes);
-        const dti_mpi_transfer out = flat(c, DTI_MPI_COPY, from, call->send_counts[m]);
-        const dti_mpi_transfer in = flat(c, DTI_MPI_COPY, to, call->counts[m]);
+        const dti_mpi_transfer out = dti_mpi_flat(c, DTI_MPI_COPY, from, call->send_counts[m]);
+        const dti_mpi_transfer in = dti_mpi_flat(c, DTI_MPI_COPY, to, call->counts[m]);
         if (m == c->head.rank) {
-            copy(to, from, call->counts[m], bytes);
+            dti_mpi_copy(to, from, call->counts[m], bytes);
             continue;
         }
-        begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &out);
-        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &in);
+        dti_mpi_begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &out);
+        dti_mpi_begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &in);
     }
 }
 
 static dti_mpi_transfer boxed(const dti_mpi_comm *c, const void *data, const dti_box *box)
 {
-    dti_mpi_transfer t = flat(c, DTI_MPI_BOX, data, dti_box_count(box));
+    dti_mpi_transfer t = dti_mpi_flat(c, DTI_MPI_BOX, data, dti_box_count(box));
 
     t.box = box;
     return t;
@@ -196,7 +195,7 @@ static dti_mpi_transfer boxed(const dti_mpi_comm *c, const void *data, const dti
 
 static void begin_exchange(dti_mpi_comm *c)
 {
-    const dti_comm_call *call = call_of(c);
+    const dti_comm_call *call = dti_mpi_call_of(c);
     const int me = c->head.rank;
 
     for (int m = 0; m < c->head.size; m++) {
@@ -206,8 +205,8 @@ static void begin_exchange(dti_mpi_comm *c)
             dti_box_copy(call->recv, in.box, call->send, out.box, in.element_bytes);
             continue;
         }
-        begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &out);
-        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &in);
+        dti_mpi_begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &out);
+        dti_mpi_begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &in);
     }
 }
 
@@ -218,13 +217,13 @@ static dti_mpi_transfer terms_for(const dti_mpi_comm *c, const dti_comm_call *ca
     const int64_t at = dti_block_at(call->counts, call->displs, member);
 
     if (call->send_boxes != NULL) return boxed(c, call->send, &call->send_boxes[member]);
-    return flat(c, DTI_MPI_COPY, dti_element(call->send, at, bytes), call->counts[member]);
+    return dti_mpi_flat(c, DTI_MPI_COPY, dti_element(call->send, at, bytes), call->counts[member]);
 }
 
 static void begin_reduce_scatter(dti_mpi_comm *c)
 {
-    const dti_comm_call *call = call_of(c);
-    const dti_mpi_transfer in = flat(c, DTI_MPI_HOLD, NULL, call->counts[c->head.rank]);
+    const dti_comm_call *call = dti_mpi_call_of(c);
+    const dti_mpi_transfer in = dti_mpi_flat(c, DTI_MPI_HOLD, NULL, call->counts[c->head.rank]);
 
     for (int m = 0; m < c->head.size; m++) {
         const dti_mpi_transfer out = terms_for(c, call, m);
@@ -233,8 +232,8 @@ static void begin_reduce_scatter(dti_mpi_comm *c)
             c->share_n = call->counts[m];
             continue;
         }
-        begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &out);
-        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &in);
+        dti_mpi_begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &out);
+        dti_mpi_begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &in);
     }
 }
 
@@ -247,7 +246,7 @@ static bool sums_whole(const dti_mpi_comm *c, const dti_comm_call *call)
 
 static void begin_all_reduce(dti_mpi_comm *c)
 {
-    const dti_comm_call *call = call_of(c);
+    const dti_comm_call *call = dti_mpi_call_of(c);
     const size_t bytes = dt_dtype_size(call->dtype);
     const int64_t grain = SHARE_BYTES / (int64_t)bytes, n = call->counts[0];
     const bool whole = sums_whole(c, call);
@@ -257,40 +256,41 @@ static void begin_all_reduce(dti_mpi_comm *c)
     c->share_begin = first;
     c->share_n = end - first;
     for (int m = 0; m < c->head.size; m++) {
-        dti_mpi_transfer terms = flat(c, DTI_MPI_HOLD, NULL, c->share_n);
+        dti_mpi_transfer terms = dti_mpi_flat(c, DTI_MPI_HOLD, NULL, c->share_n);
         dti_mpi_transfer sums =
-            flat(c, DTI_MPI_COPY, dti_element(call->recv, first, bytes), c->share_n);
+            dti_mpi_flat(c, DTI_MPI_COPY, dti_element(call->recv, first, bytes), c->share_n);
         int64_t at = 0, behind = n;
         if (m == c->head.rank) continue;
-        begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &terms);
+        dti_mpi_begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &terms);
         if (!whole) dti_pool_share(n, grain, m, c->head.size, &at, &behind);
-        terms = flat(c, DTI_MPI_COPY, dti_element(call->send, at, bytes), behind - at);
-        begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &terms);
+        terms = dti_mpi_flat(c, DTI_MPI_COPY, dti_element(call->send, at, bytes), behind - at);
+        dti_mpi_begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &terms);
         if (whole) continue;
         sums.available = &c->reduced_bytes;
-        begin(c, DTI_MPI_LANE_SECOND, SENDS, m, &sums);
-        sums = flat(c, DTI_MPI_COPY, dti_element(call->recv, at, bytes), behind - at);
-        begin(c, DTI_MPI_LANE_SECOND, RECEIVES, m, &sums);
+        dti_mpi_begin(c, DTI_MPI_LANE_SECOND, SENDS, m, &sums);
+        sums = dti_mpi_flat(c, DTI_MPI_COPY, dti_element(call->recv, at, bytes), behind - at);
+        dti_mpi_begin(c, DTI_MPI_LANE_SECOND, RECEIVES, m, &sums);
     }
 }
 
 static void begin_call(dti_mpi_comm *c)
 {
-    for (int i = 0; i < 4 * c->head.size; i++) c->streams[i].n_segments = 0;
+    c->n_streams = 0;
     c->active = true;
+    c->begun = DT_OK;
     c->reduced = c->reduced_bytes = c->share_n = c->agreed = 0;
     c->round = c->n_rounds = 0;
-    if (dti_mpi_sums_take(c, call_of(c))) {
-        c->agreed = dti_mpi_sums_begin(c, call_of(c));
+    if (dti_mpi_sums_take(c, dti_mpi_call_of(c))) {
+        c->agreed = dti_mpi_sums_begin(c, dti_mpi_call_of(c));
         begin_barrier(c);
         return;
     }
-    switch (call_of(c)->op) {
+    switch (dti_mpi_call_of(c)->op) {
     case DTI_COMM_BROADCAST:
         begin_broadcast(c);
         break;
     case DTI_COMM_ALL_GATHER:
-        begin_all_gather(c);
+        dti_mpi_gather_begin(c);
         break;
     case DTI_COMM_ALL_REDUCE:
         begin_all_reduce(c);
@@ -330,7 +330,7 @@ static const void *own_terms(const dti_mpi_comm *c, const dti_comm_call *call, i
  */
 static void sum_segment(dti_mpi_comm *c, int64_t first, int64_t n)
 {
-    const dti_comm_call *call = call_of(c);
+    const dti_comm_call *call = dti_mpi_call_of(c);
     const size_t bytes = dt_dtype_size(call->dtype);
     const bool all = call->op == DTI_COMM_ALL_REDUCE;
     char *to = dti_element(call->recv, (all ? c->share_begin : 0) + first, bytes);
@@ -342,16 +342,16 @@ static void sum_segment(dti_mpi_comm *c, int64_t first, int64_t n)
     for (int64_t i = 0; i < n; i += DTI_REDUCE_BLOCK) {
         const int64_t now = n - i < DTI_REDUCE_BLOCK ? n - i : DTI_REDUCE_BLOCK;
         for (int m = 0; m < c->head.size; m++) {
-            const dti_mpi_stream *s = stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, m);
-            const void *x = m == c->head.rank
-                                ? own_terms(c, call, first + i, now, block)
-                                : dti_element(dti_mpi_stream_held(s, c->reduced), i, bytes);
+            const void *x =
+                m == c->head.rank
+                    ? own_terms(c, call, first + i, now, block)
+                    : dti_element(dti_mpi_stream_held(from(c, m), c->reduced), i, bytes);
             if (m == 0)
                 dti_reducer_first(&r, x, now);
             else
                 dti_reducer_add(&r, x, now);
         }
-        copy(dti_element(to, i, bytes), dti_reducer_finish(&r, now), now, bytes);
+        dti_mpi_copy(dti_element(to, i, bytes), dti_reducer_finish(&r, now), now, bytes);
     }
 }
 
@@ -361,18 +361,17 @@ static bool segment_is_here(const dti_mpi_comm *c, const dti_comm_call *call)
 {
     const bool overwrites = call->op == DTI_COMM_ALL_REDUCE && sums_whole(c, call);
 
-    for (int m = 0; m < c->head.size; m++) {
-        if (m == c->head.rank) continue;
-        if (stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, m)->arrived <= c->reduced) return false;
-        if (overwrites && !dti_mpi_stream_is_done(stream_of(c, DTI_MPI_LANE_FIRST, SENDS, m)))
-            return false;
+    for (int i = 0; i < c->n_streams; i++) {
+        const dti_mpi_stream *s = c->streams[i];
+        if (s->transfer.how == DTI_MPI_HOLD && s->arrived <= c->reduced) return false;
+        if (overwrites && s->sends && !dti_mpi_stream_is_done(s)) return false;
     }
     return true;
 }
 
 static void sum(dti_mpi_comm *c, bool *moved)
 {
-    const dti_comm_call *call = call_of(c);
+    const dti_comm_call *call = dti_mpi_call_of(c);
     const int64_t bytes = (int64_t)dt_dtype_size(call->dtype);
     const int64_t segment = c->segment_bytes / bytes;
 
@@ -383,9 +382,8 @@ static void sum(dti_mpi_comm *c, bool *moved)
         sum_segment(c, first, n);
         c->reduced++;
         c->reduced_bytes = (first + n) * bytes;
-        for (int m = 0; m < c->head.size; m++)
-            if (m != c->head.rank)
-                dti_mpi_stream_release(stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, m));
+        for (int i = 0; i < c->n_streams; i++)
+            if (c->streams[i]->transfer.how == DTI_MPI_HOLD) dti_mpi_stream_release(c->streams[i]);
         *moved = true;
     }
 }
@@ -397,17 +395,15 @@ static void sum(dti_mpi_comm *c, bool *moved)
 static bool all_have_come(const dti_mpi_comm *c)
 {
     if (c->round < c->n_rounds) return false;
-    for (int i = 0; i < 4 * c->head.size; i++) {
-        const dti_mpi_stream *s = &c->streams[i];
-        if (s->n_segments > 0 && !s->sends && !dti_mpi_stream_is_done(s)) return false;
-    }
+    for (int i = 0; i < c->n_streams; i++)
+        if (!c->streams[i]->sends && !dti_mpi_stream_is_done(c->streams[i])) return false;
     return true;
 }
 
 /* What an operation does between receiving and sending. */
 static dt_status between(dti_mpi_comm *c, bool *moved)
 {
-    const dti_comm_call *call = call_of(c);
+    const dti_comm_call *call = dti_mpi_call_of(c);
     const int p = c->head.size;
 
     if (dti_mpi_sums_are_active(c)) {
@@ -416,16 +412,16 @@ static dt_status between(dti_mpi_comm *c, bool *moved)
         if (!dti_mpi_sums_take(c, call)) sum(c, moved);
     }
     if (c->round < c->n_rounds) {
-        const int from = (c->head.rank + p - (1 << c->round)) % p;
-        if (!dti_mpi_stream_is_done(stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, from))) return DT_OK;
+        if (!dti_mpi_stream_is_done(from(c, (c->head.rank + p - (1 << c->round)) % p)))
+            return DT_OK;
         c->round++;
         begin_round(c);
         *moved = true;
     }
     if (call->op == DTI_COMM_BROADCAST && call->root != c->head.rank)
-        for (int m = 0; m < p; m++) {
-            const dti_mpi_stream *s = stream_of(c, DTI_MPI_LANE_FIRST, RECEIVES, m);
-            if (s->n_segments == 0 || s->finished == 0) continue;
+        for (int i = 0; i < c->n_streams; i++) {
+            const dti_mpi_stream *s = c->streams[i];
+            if (s->sends || s->finished == 0 || s->lane != DTI_MPI_LANE_FIRST) continue;
             c->taken_bytes = s->finished * c->segment_bytes;
             if (c->taken_bytes > s->bytes) c->taken_bytes = s->bytes;
         }
@@ -444,17 +440,14 @@ static void bound_the_lead(dti_mpi_stream *s)
 
 static dt_status advance_call(dti_mpi_comm *c, bool *moved)
 {
-    for (int i = 0; i < 4 * c->head.size; i++) {
-        dti_mpi_stream *s = &c->streams[i];
-        if (s->n_segments == 0) continue;
-        if (!s->sends) DT_TRY(dti_mpi_stream_pull(s, moved));
-    }
+    for (int i = 0; i < c->n_streams; i++)
+        if (!c->streams[i]->sends) DT_TRY(dti_mpi_stream_pull(c->streams[i], moved));
     DT_TRY(between(c, moved));
-    for (int i = 0; i < 4 * c->head.size; i++) {
-        dti_mpi_stream *s = &c->streams[i];
-        if (s->n_segments == 0 || !s->sends) continue;
-        bound_the_lead(s);
-        DT_TRY(dti_mpi_stream_push(s, moved));
+    DT_TRY(c->begun);
+    for (int i = 0; i < c->n_streams; i++) {
+        if (!c->streams[i]->sends) continue;
+        bound_the_lead(c->streams[i]);
+        DT_TRY(dti_mpi_stream_push(c->streams[i], moved));
     }
     return DT_OK;
 }
@@ -462,8 +455,8 @@ static dt_status advance_call(dti_mpi_comm *c, bool *moved)
 static bool call_is_done(const dti_mpi_comm *c)
 {
     if (c->round < c->n_rounds || dti_mpi_sums_are_active(c)) return false;
-    for (int i = 0; i < 4 * c->head.size; i++)
-        if (c->streams[i].n_segments > 0 && !dti_mpi_stream_is_done(&c->streams[i])) return false;
+    for (int i = 0; i < c->n_streams; i++)
+        if (!dti_mpi_stream_is_done(c->streams[i])) return false;
     return true;
 }
 
@@ -479,6 +472,7 @@ dt_status dti_mpi_advance(dti_mpi_comm *c, bool *moved)
         }
         if (!call_is_done(c)) break;
         c->active = false;
+        c->n_streams = 0;
         c->completed++;
         *moved = true;
     }
@@ -486,17 +480,18 @@ dt_status dti_mpi_advance(dti_mpi_comm *c, bool *moved)
     return DT_OK;
 }
 
+/* What others send comes before what they take, terms before sums. */
 int dti_mpi_waits_for(const dti_mpi_comm *c)
 {
-    int member = (c->head.rank + 1) % c->head.size;
+    int member = (c->head.rank + 1) % c->head.size, best = 0;
 
-    for (int i = 4 * c->head.size - 1; i >= 0; i--) {
-        const dti_mpi_stream *s = &c->streams[i];
-        if (s->n_segments > 0 && s->sends && !dti_mpi_stream_is_done(s)) member = s->member;
-    }
-    for (int i = 4 * c->head.size - 1; i >= 0; i--) {
-        const dti_mpi_stream *s = &c->streams[i];
-        if (!s->sends && s->arrived < s->n_segments) member = s->member;
+    for (int i = 0; i < c->n_streams; i++) {
+        const dti_mpi_stream *s = c->streams[i];
+        const int weight = s->sends ? 1 : s->lane == DTI_MPI_LANE_FIRST ? 3 : 2;
+        const bool waits = s->sends ? !dti_mpi_stream_is_done(s) : s->arrived < s->n_segments;
+        if (!waits || weight <= best) continue;
+        member = s->member;
+        best = weight;
     }
     return member;
 }

@@ -5,76 +5,55 @@
 #include "base/memory.h"
 #include "mesh/comm/mpi_internal.h"
 
-static void describe_stream(dti_mpi_comm *c, dti_mpi_stream *s, int member, bool sends)
-{
-    const dti_mpi_world *w = c->port->world;
-    const int me = c->port->rank, rank = c->head.world_ranks[member];
-
-    s->comm = c;
-    s->sends = s->matched = sends;
-    s->member = member;
-    s->process = dti_mpi_process_of(w, rank);
-    s->shared = dti_mpi_shares(w, s->process);
-    s->tag = dti_mpi_tag(w, DTI_MPI_LANE_MESSAGE, sends ? me : rank, sends ? rank : me, c->group);
-}
-
-static dt_status open_streams(dti_mpi_comm *c, dti_mpi_channel *ch)
-{
-    if (ch->send.shared) {
-        DT_TRY(dti_mpi_ring_open(&ch->send));
-        DT_TRY(dti_mpi_ring_open(&ch->recv));
-    } else {
-        DT_TRY(dti_mpi_streams_open(c, (dti_mpi_stream *[]){ &ch->send, &ch->recv }, 2));
-    }
-    return DT_OK;
-}
-
-static dt_status channel_of(dti_mpi_comm *c, int member, dti_mpi_channel **out)
+static dt_status mail_of(dti_mpi_comm *c, int member, bool sends, dti_mpi_mail **out)
 {
     dt_status st = DT_OK;
-    dti_mpi_channel *ch = c->channels[member];
+    dti_mpi_peer *peer;
+    dti_mpi_mail *mail;
 
-    *out = ch;
-    if (ch != NULL) return DT_OK;
-    DT_TRY(dti_new(sizeof *ch, &ch));
-    describe_stream(c, &ch->send, member, true);
-    describe_stream(c, &ch->recv, member, false);
-    DT_TRY_TO(fail, st, open_streams(c, ch));
-    c->channels[member] = ch;
-    *out = ch;
+    DT_TRY(dti_mpi_peer_of(c, member, &peer));
+    *out = peer->mail[sends];
+    if (*out != NULL) return DT_OK;
+    DT_TRY(dti_new(sizeof *mail, &mail));
+    DT_TRY_TO(fail, st, dti_mpi_stream_open(c, member, DTI_MPI_LANE_MESSAGE, sends, &mail->stream));
+    mail->stream->matched = sends;
+    *out = peer->mail[sends] = mail;
     return DT_OK;
 
 fail:
-    dti_free(ch);
+    dti_free(mail->stream);
+    dti_free(mail);
     return st;
 }
 
-static void begin(dti_mpi_stream *s, const dti_comm_call *call, int64_t n, uint64_t seq)
+/* Both sides call it the same. */
+static void begin(dti_mpi_mail *mail, uint64_t seq)
 {
-    dti_comm_call kind = *call;
-    dti_mpi_header header = { .group = s->comm->group, .seq = seq, .n = n, .count = n };
+    const size_t k = seq % DTI_MPI_RING;
+    const dti_comm_call kind = { .op = DTI_COMM_RECV, .dtype = mail->messages[k].dtype };
+    const dti_mpi_header header = { .group = mail->stream->comm->group,
+                                    .seq = seq,
+                                    .n = mail->messages[k].n,
+                                    .count = mail->messages[k].n,
+                                    .kind = dti_mpi_kind_of(&kind) };
 
-    kind.op = DTI_COMM_RECV; /* the same on both sides */
-    header.kind = dti_mpi_kind_of(&kind);
-    dti_mpi_stream_begin(s, &header,
+    dti_mpi_stream_begin(mail->stream, &header,
                          &(dti_mpi_transfer){ .how = DTI_MPI_COPY,
-                                              .data = s->sends ? (void *)call->send : call->recv,
-                                              .n = n,
-                                              .element_bytes = dt_dtype_size(call->dtype) },
+                                              .data = mail->messages[k].data,
+                                              .n = header.n,
+                                              .element_bytes = dt_dtype_size(kind.dtype) },
                          NULL);
 }
 
 /* Sends or receives what has been started, one message after the other. */
-static dt_status advance(dti_mpi_stream *s, const dti_comm_call *calls, const int64_t *counts,
-                         uint64_t started, uint64_t *done, bool *moved)
+static dt_status advance(dti_mpi_mail *mail, bool *moved)
 {
+    dti_mpi_stream *s = mail->stream;
     bool again = true;
 
-    while (again && *done < started) {
-        const uint64_t seq = *done + 1;
+    while (again && mail->done < mail->started) {
         again = false;
-        if (s->n_segments == 0)
-            begin(s, &calls[seq % DTI_MPI_RING], counts[seq % DTI_MPI_RING], seq);
+        if (s->n_segments == 0) begin(mail, mail->done + 1);
         if (s->sends)
             DT_TRY(dti_mpi_stream_push(s, &again));
         else
@@ -82,7 +61,7 @@ static dt_status advance(dti_mpi_stream *s, const dti_comm_call *calls, const in
         *moved = *moved || again;
         if (!dti_mpi_stream_is_done(s)) continue;
         s->n_segments = 0;
-        *done = seq;
+        mail->done++;
         s->comm->n_messages--;
         *moved = again = true;
     }
@@ -91,29 +70,25 @@ static dt_status advance(dti_mpi_stream *s, const dti_comm_call *calls, const in
 
 dt_status dti_mpi_p2p_advance(dti_mpi_comm *c, bool *moved)
 {
-    for (int m = 0; m < c->head.size; m++) {
-        dti_mpi_channel *ch = c->channels[m];
-        if (ch == NULL) continue;
-        DT_TRY(advance(&ch->recv, ch->recvs, ch->recv_n, ch->recv_started, &ch->recv_done, moved));
-        DT_TRY(advance(&ch->send, ch->sends, ch->send_n, ch->send_started, &ch->send_done, moved));
-    }
+    for (const dti_mpi_peer *p = c->known; p != NULL; p = p->next)
+        for (int sends = 0; sends < 2; sends++)
+            if (p->mail[sends] != NULL) DT_TRY(advance(p->mail[sends], moved));
     return DT_OK;
+}
+
+static const dti_mpi_mail *mail_to_wait_for(const dti_mpi_comm *c, const dti_comm_request *r)
+{
+    return c->peers[r->call.root]->mail[r->call.op == DTI_COMM_SEND];
 }
 
 static int has_room(dti_mpi_comm *c, const dti_comm_request *r)
 {
-    const dti_mpi_channel *ch = c->channels[r->call.root];
-    const uint64_t done = r->call.op == DTI_COMM_SEND ? ch->send_done : ch->recv_done;
-
-    return r->seq <= done + DTI_MPI_RING ? DTI_MPI_READY : r->call.root;
+    return r->seq <= mail_to_wait_for(c, r)->done + DTI_MPI_RING ? DTI_MPI_READY : r->call.root;
 }
 
 static int is_done(dti_mpi_comm *c, const dti_comm_request *r)
 {
-    const dti_mpi_channel *ch = c->channels[r->call.root];
-    const uint64_t done = r->call.op == DTI_COMM_SEND ? ch->send_done : ch->recv_done;
-
-    return r->seq <= done ? DTI_MPI_READY : r->call.root;
+    return r->seq <= mail_to_wait_for(c, r)->done ? DTI_MPI_READY : r->call.root;
 }
 
 static const char *verb_of(const dti_comm_request *r)
@@ -124,17 +99,18 @@ static const char *verb_of(const dti_comm_request *r)
 dt_status dti_mpi_p2p_start(dti_mpi_comm *c, dti_comm_request *r)
 {
     const bool sends = r->call.op == DTI_COMM_SEND;
-    dti_mpi_channel *ch;
-    uint64_t *started;
+    dti_mpi_mail *mail;
+    size_t k;
 
-    DT_TRY(channel_of(c, r->call.root, &ch));
-    started = sends ? &ch->send_started : &ch->recv_started;
-    r->seq = *started + 1;
+    DT_TRY(mail_of(c, r->call.root, sends, &mail));
+    r->seq = mail->started + 1;
     DT_TRY(dti_mpi_arrive(c, r));
     DT_TRY(dti_mpi_await(c, r, has_room, verb_of(r)));
-    (sends ? ch->sends : ch->recvs)[r->seq % DTI_MPI_RING] = r->call;
-    (sends ? ch->send_n : ch->recv_n)[r->seq % DTI_MPI_RING] = r->call.counts[0];
-    *started = r->seq;
+    k = r->seq % DTI_MPI_RING;
+    mail->messages[k].data = sends ? (void *)r->call.send : r->call.recv;
+    mail->messages[k].n = r->call.counts[0];
+    mail->messages[k].dtype = r->call.dtype;
+    mail->started = r->seq;
     c->n_messages++;
     c->port->n_under_way++;
     DT_TRY(dti_mpi_push_on(c));

@@ -14,8 +14,9 @@
 #include "base/memory.h"
 #include "base/sync.h"
 
-/* Address space; pages that nobody touches cost nothing. */
-enum { PAGE_BYTES = 4096, DIRECTORY = 1 << 14, FULL = DIRECTORY / 4 * 3 };
+/* Address space; pages that nobody touches cost nothing. What has a name lies in the first of
+ * PARTS. */
+enum { PAGE_BYTES = 4096, DIRECTORY = 1 << 17, FULL = DIRECTORY / 4 * 3, PARTS = 16 };
 static const size_t region_bytes = (size_t)(sizeof(void *) > 4 ? 16384 : 256) << 20;
 
 typedef struct entry {
@@ -133,6 +134,7 @@ dt_status dti_mpi_region_open(dti_mpi_region *r, int process, int n_processes, b
     r->peers[process] = r->own;
     r->token = ((front *)(void *)r->own)->token = new_token(r->own);
     atomic_init(&r->used, round_up(sizeof(front) + (uint64_t)n_processes, PAGE_BYTES));
+    atomic_init(&r->large, region_bytes / PARTS);
     card->token = r->token;
     card->file = r->file;
     return DT_OK;
@@ -197,13 +199,21 @@ void *dti_mpi_region_lay(dti_mpi_region *r, uint64_t name, size_t bytes)
     uint64_t none = 0;
     entry *e;
 
-    if (place + bytes > region_bytes || atomic_fetch_add(&f->n_entries, 1) >= FULL) return NULL;
+    if (place + bytes > region_bytes / PARTS || atomic_fetch_add(&f->n_entries, 1) >= FULL)
+        return NULL;
     do {
         none = 0;
         e = entry_of(f, name);
     } while (!atomic_compare_exchange_strong(&e->name, &none, name));
     atomic_store_explicit(&e->place, place, memory_order_release);
     return r->own + place;
+}
+
+void *dti_mpi_region_large(dti_mpi_region *r, size_t bytes)
+{
+    const uint64_t place = atomic_fetch_add(&r->large, round_up(bytes, DTI_LINE_BYTES));
+
+    return place + bytes > region_bytes ? NULL : r->own + place;
 }
 
 void *dti_mpi_region_find(const dti_mpi_region *r, int process, uint64_t name)

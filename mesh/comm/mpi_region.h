@@ -24,7 +24,7 @@ typedef struct dti_mpi_region {
     int process, n_processes;
     int file; /* -1: only threads of this process can use it */
     uint64_t token;
-    _Atomic uint64_t used; /* bytes of `own` that are given out */
+    _Atomic uint64_t used, large; /* up to where the two parts of `own` are given out */
     char why[DTI_MPI_REGION_WHY_BYTES];
 } dti_mpi_region;
 
@@ -56,6 +56,10 @@ void dti_mpi_region_close(dti_mpi_region *r);
 /* Zeroed memory of `bytes` in the own region under a name that is not 0 and new. NULL: it is full.
  * By any thread. */
 void *dti_mpi_region_lay(dti_mpi_region *r, uint64_t name, size_t bytes);
+
+/* Zeroed memory without a name in a part of its own: what is touched of the other part lies close
+ * together. NULL: it is full. By any thread. */
+void *dti_mpi_region_large(dti_mpi_region *r, size_t bytes);
 
 /* What a process has laid down under a name; NULL: nothing yet. */
 void *dti_mpi_region_find(const dti_mpi_region *r, int process, uint64_t name);

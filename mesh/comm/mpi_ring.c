@@ -5,113 +5,86 @@
 
 #include "mesh/comm/mpi_internal.h"
 
-/* Segments that a sender may be ahead. Offsets of slots differ in more than their high bits, so
- * that they do not compete for the same sets of a cache. */
-enum { RING_SLOTS = 4 };
+/* Segments that a sender may be ahead. */
+enum { RING_SLOTS = 4, SMALL_BYTES = 192 };
 
-/* Numbers begin with 1 and go on from operation to operation. Small data lies beside its flag. */
+/* Numbers begin with 1 and go on from operation to operation. Small data lies beside its flag, so
+ * that a ring which carries nothing else takes two kilobytes. */
 struct dti_mpi_ring_slot {
     char words[DTI_NOTE_BYTES];           /* of a note, if the header speaks of one */
     _Alignas(64) _Atomic uint64_t number; /* of the segment that is here: stored last */
     dti_mpi_header header;                /* of a first segment */
     int32_t bytes;
-    _Alignas(64) char data[];
+    _Alignas(64) char small[SMALL_BYTES];
 };
 
 struct dti_mpi_ring {
     _Alignas(DTI_LINE_BYTES) _Atomic uint64_t taken; /* segments, by the receiver */
-    _Alignas(DTI_LINE_BYTES) char slots[];
+    _Alignas(DTI_LINE_BYTES) struct dti_mpi_ring_slot slots[RING_SLOTS];
+    uint64_t large; /* where larger data lies, from the ring on: there before any of it */
 };
-
-static size_t slot_bytes(const dti_mpi_comm *c)
-{
-    const size_t all = sizeof(struct dti_mpi_ring_slot) + (size_t)c->segment_bytes;
-
-    return (all + DTI_LINE_BYTES - 1) / DTI_LINE_BYTES * DTI_LINE_BYTES;
-}
-
-static size_t ring_bytes(const dti_mpi_comm *c)
-{
-    return sizeof(struct dti_mpi_ring) + RING_SLOTS * slot_bytes(c);
-}
 
 static struct dti_mpi_ring_slot *slot_of(const dti_mpi_stream *s, uint64_t number)
 {
-    const size_t k = (size_t)((number - 1) % RING_SLOTS);
+    return &s->ring->slots[(number - 1) % RING_SLOTS];
+}
 
-    return (struct dti_mpi_ring_slot *)(void *)(s->ring->slots + k * slot_bytes(s->comm));
+/* Offsets of slots differ in more than their high bits, so that they do not compete for the same
+ * sets of a cache. */
+static size_t large_bytes(const dti_mpi_comm *c)
+{
+    return (size_t)c->segment_bytes + DTI_LINE_BYTES;
+}
+
+static char *data_of(const dti_mpi_stream *s, uint64_t number, int64_t bytes)
+{
+    if (bytes <= SMALL_BYTES) return slot_of(s, number)->small;
+    return (char *)s->ring + s->ring->large + (number - 1) % RING_SLOTS * large_bytes(s->comm);
 }
 
 /* --- where rings lie ----------------------------------------------------------------------------
  */
 
-/* The rings of a rank in a communicator; of its messages to one rank. */
-static uint64_t name_of(uint64_t group, int from, int to)
+static uint64_t name_of(uint64_t group, dti_mpi_lane lane, int from, int to)
 {
-    const int64_t parts[] = { from, to };
+    const int64_t parts[] = { from, to, lane };
 
     return dti_mpi_hash(group, parts, sizeof parts);
 }
 
-bool dti_mpi_shares(const dti_mpi_world *w, int process)
+bool dti_mpi_shares(const dti_mpi_world *w, int rank, int other)
 {
-    return w->region.own != NULL && w->region.peers[process] != NULL;
+    if (w->n_hosts > 0 && dti_mpi_host_of(w, rank) != dti_mpi_host_of(w, other)) return false;
+    return w->region.own != NULL && w->region.peers[dti_mpi_process_of(w, other)] != NULL;
 }
 
-static dt_status lay(dti_mpi_comm *c, uint64_t name, size_t bytes, char **out)
+dt_status dti_mpi_ring_open(dti_mpi_stream *s, dti_mpi_lane lane)
 {
-    *out = dti_mpi_region_lay(&c->port->world->region, name, bytes);
-    DT_CHECK(*out != NULL, DT_ERR_MEMORY,
+    const dti_mpi_comm *c = s->comm;
+    dti_mpi_region *region = &c->port->world->region;
+    const int me = c->port->rank, other = c->head.world_ranks[s->member];
+    dti_mpi_ring *ring;
+    char *large;
+
+    s->ring_name = name_of(c->group, lane, s->sends ? me : other, s->sends ? other : me);
+    if (!s->sends) return DT_OK;
+    large = dti_mpi_region_large(region, RING_SLOTS * large_bytes(c));
+    ring = large != NULL ? dti_mpi_region_lay(region, s->ring_name, sizeof *ring) : NULL;
+    DT_CHECK(ring != NULL, DT_ERR_MEMORY,
              "\"%s\": the memory that this process shares with others is full; make fewer meshes, "
              "or set DTENSOR_MPI_SHARED=off",
              c->head.name);
-    return DT_OK;
-}
-
-/* One block per rank and communicator: a ring per lane and member. */
-dt_status dti_mpi_rings_open(dti_mpi_comm *c)
-{
-    const int n = c->head.size;
-    char *block = NULL;
-
-    for (int i = 0; i < 4 * n; i++) {
-        dti_mpi_stream *s = &c->streams[i];
-        const size_t lane = (size_t)i / (2 * (size_t)n);
-        if (!s->shared) continue;
-        s->ring_name = name_of(c->group, c->head.world_ranks[s->sends ? c->head.rank : s->member],
-                               DTI_MPI_NOBODY);
-        s->ring_place =
-            (lane * (size_t)n + (size_t)(s->sends ? s->member : c->head.rank)) * ring_bytes(c);
-        if (!s->sends) continue;
-        if (block == NULL) DT_TRY(lay(c, s->ring_name, 2 * (size_t)n * ring_bytes(c), &block));
-        s->ring = (struct dti_mpi_ring *)(void *)(block + s->ring_place);
-    }
-    return DT_OK;
-}
-
-dt_status dti_mpi_ring_open(dti_mpi_stream *s)
-{
-    dti_mpi_comm *c = s->comm;
-    const int me = c->port->rank, other = c->head.world_ranks[s->member];
-    char *block;
-
-    s->ring_name = name_of(c->group, s->sends ? me : other, s->sends ? other : me);
-    if (!s->sends) return DT_OK;
-    DT_TRY(lay(c, s->ring_name, ring_bytes(c), &block));
-    s->ring = (struct dti_mpi_ring *)(void *)block;
+    ring->large = (uint64_t)(large - (char *)ring);
+    s->ring = ring;
     return DT_OK;
 }
 
 /* A receiver may come before its sender has made the communicator. */
 static bool is_there(dti_mpi_stream *s)
 {
-    char *block;
-
-    if (s->ring != NULL) return true;
-    block = dti_mpi_region_find(&s->comm->port->world->region, s->process, s->ring_name);
-    if (block == NULL) return false;
-    s->ring = (struct dti_mpi_ring *)(void *)(block + s->ring_place);
-    return true;
+    if (s->ring == NULL)
+        s->ring = dti_mpi_region_find(&s->comm->port->world->region, s->process, s->ring_name);
+    return s->ring != NULL;
 }
 
 /* --- bells --------------------------------------------------------------------------------------
@@ -119,7 +92,7 @@ static bool is_there(dti_mpi_stream *s)
 
 static uint64_t bell_of(int seat)
 {
-    return name_of(0, seat, DTI_MPI_NOBODY);
+    return name_of(0, DTI_MPI_LANE_CONTROL, seat, DTI_MPI_NOBODY);
 }
 
 /* Not where processes also have to ask MPI what has come. */
@@ -155,9 +128,9 @@ bool dti_mpi_ring_has_room(dti_mpi_stream *s)
     return s->passed - s->taken < RING_SLOTS;
 }
 
-char *dti_mpi_ring_next(dti_mpi_stream *s)
+char *dti_mpi_ring_next(dti_mpi_stream *s, int64_t bytes)
 {
-    return slot_of(s, s->passed + 1)->data;
+    return data_of(s, s->passed + 1, bytes);
 }
 
 void dti_mpi_ring_put(dti_mpi_stream *s, int64_t bytes)
@@ -197,7 +170,9 @@ bool dti_mpi_ring_has_come(dti_mpi_stream *s)
 
 const char *dti_mpi_ring_segment(const dti_mpi_stream *s, int64_t segment)
 {
-    return slot_of(s, number_of(s, segment))->data;
+    const uint64_t number = number_of(s, segment);
+
+    return data_of(s, number, slot_of(s, number)->bytes);
 }
 
 int64_t dti_mpi_ring_arrival(const dti_mpi_stream *s, const dti_mpi_header **header,

@@ -4,6 +4,7 @@
  * ring that both processes have mapped. */
 #include <string.h>
 
+#include "base/memory.h"
 #include "mesh/comm/call.h"
 #include "mesh/comm/copy.h"
 #include "mesh/comm/mpi_internal.h"
@@ -13,25 +14,98 @@ enum { LINE = 64, HEAD_BYTES = LINE + DTI_NOTE_BYTES };
 
 _Static_assert(sizeof(dti_mpi_header) <= LINE, "a header is a line, so that elements are aligned");
 
-dt_status dti_mpi_streams_open(dti_mpi_comm *c, dti_mpi_stream *const *streams, int n)
-{
-    const dti_mpi_module *api = c->port->world->api;
-    const size_t bytes = HEAD_BYTES + (size_t)c->segment_bytes;
-    char *memory;
+/* --- streams and their memory -------------------------------------------------------------------
+ */
 
-    if (n == 0) return DT_OK;
-    memory = api->queue_memory(c->port->queue, (size_t)n * DTI_MPI_DEPTH * bytes);
-    DT_CHECK(memory != NULL, DT_ERR_MEMORY,
-             "\"%s\": no memory for %d streams of segments of %lld bytes", c->head.name, n,
-             (long long)c->segment_bytes);
-    DT_CHECK(api->queue_reserve(c->port->queue, n * DTI_MPI_DEPTH) == 0, DT_ERR_MEMORY,
-             "\"%s\": %s", c->head.name, api->why(c->port->queue));
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < DTI_MPI_DEPTH; k++) {
-            streams[i]->slots[k] = (dti_mpi_slot){ .stream = streams[i], .data = memory };
-            memory += bytes;
-        }
+dt_status dti_mpi_peer_of(dti_mpi_comm *c, int member, dti_mpi_peer **out)
+{
+    if (c->peers[member] == NULL) {
+        DT_TRY(dti_new(sizeof **out, &c->peers[member]));
+        c->peers[member]->next = c->known;
+        c->known = c->peers[member];
+    }
+    *out = c->peers[member];
     return DT_OK;
+}
+
+dt_status dti_mpi_stream_open(dti_mpi_comm *c, int member, dti_mpi_lane lane, bool sends,
+                              dti_mpi_stream **out)
+{
+    const dti_mpi_world *w = c->port->world;
+    const int me = c->port->rank, rank = c->head.world_ranks[member];
+    dti_mpi_stream *s = NULL;
+
+    DT_TRY(dti_new(sizeof *s, &s));
+    *out = s;
+    s->comm = c;
+    s->sends = sends;
+    s->lane = lane;
+    s->member = member;
+    s->process = dti_mpi_process_of(w, rank);
+    s->tag = dti_mpi_tag(w, lane, sends ? me : rank, sends ? rank : me, c->group);
+    s->shared = dti_mpi_shares(w, me, rank);
+    c->shared = c->shared || s->shared;
+    for (int k = 0; k < DTI_MPI_DEPTH; k++) s->slots[k].stream = s;
+    if (s->shared) DT_TRY(dti_mpi_ring_open(s, lane));
+    return DT_OK;
+}
+
+void dti_mpi_peers_free(dti_mpi_comm *c)
+{
+    while (c->known != NULL) {
+        dti_mpi_peer *p = c->known;
+        c->known = p->next;
+        for (int i = 0; i < 4; i++) dti_free(p->streams[i / 2][i % 2]);
+        for (int sends = 0; sends < 2; sends++) {
+            if (p->mail[sends] != NULL) dti_free(p->mail[sends]->stream);
+            dti_free(p->mail[sends]);
+        }
+        dti_free(p);
+    }
+}
+
+/* A free segment begins with where the next one is. */
+static dt_status borrow(dti_mpi_slot *slot)
+{
+    enum { AT_A_TIME = 4 };
+    const dti_mpi_comm *c = slot->stream->comm;
+    dti_mpi_port *port = c->port;
+    void **stock = &port->stock[c->segment_bytes / DTI_MPI_SEGMENT];
+    const size_t bytes = HEAD_BYTES + (size_t)c->segment_bytes;
+
+    if (*stock == NULL) {
+        char *memory = port->world->api->queue_memory(port->queue, AT_A_TIME * bytes);
+        DT_CHECK(memory != NULL, DT_ERR_MEMORY,
+                 "\"%s\": no memory for segments of %lld bytes that are on their way", c->head.name,
+                 (long long)c->segment_bytes);
+        for (int i = AT_A_TIME - 1; i >= 0; i--) {
+            *(void **)(void *)(memory + (size_t)i * bytes) = *stock;
+            *stock = memory + (size_t)i * bytes;
+        }
+    }
+    slot->data = *stock;
+    *stock = *(void **)(void *)slot->data;
+    slot->busy = true;
+    slot->done = false;
+    return DT_OK;
+}
+
+static void give_back(dti_mpi_slot *slot)
+{
+    const dti_mpi_comm *c = slot->stream->comm;
+    void **stock = &c->port->stock[c->segment_bytes / DTI_MPI_SEGMENT];
+
+    slot->busy = false;
+    if (slot->data == NULL) return; /* it stands for a sum by MPI */
+    *(void **)(void *)slot->data = *stock;
+    *stock = slot->data;
+    slot->data = NULL;
+}
+
+void dti_mpi_slot_sent(dti_mpi_slot *slot)
+{
+    give_back(slot);
+    slot->stream->comm->port->n_sends--;
 }
 
 void dti_mpi_stream_begin(dti_mpi_stream *s, const dti_mpi_header *header,
@@ -89,8 +163,10 @@ static dt_status send_segment(dti_mpi_stream *s, dti_mpi_slot *slot, int64_t beg
     dti_mpi_port *port = s->comm->port;
     const dti_mpi_module *api = port->world->api;
     const int64_t head = s->posted == 0 ? s->head_bytes : 0;
-    char *from = slot->data + HEAD_BYTES - head;
+    char *from;
 
+    DT_TRY(borrow(slot));
+    from = slot->data + HEAD_BYTES - head;
     if (head > 0) memcpy(from, &s->header, sizeof s->header);
     if (head > LINE) memcpy(from + LINE, s->words, DTI_NOTE_BYTES);
     pack(s, slot->data + HEAD_BYTES, begin, bytes);
@@ -102,9 +178,8 @@ static dt_status send_segment(dti_mpi_stream *s, dti_mpi_slot *slot, int64_t beg
                                            .matched = s->matched && s->posted + 1 == s->n_segments,
                                            .cookie = slot }) == 0,
              DT_ERR_COMM, "\"%s\": %s", s->comm->head.name, api->why(port->queue));
-    slot->busy = true;
-    slot->done = false;
     port->n_sends++;
+    port->n_sent++;
     s->posted++;
     return DT_OK;
 }
@@ -112,8 +187,9 @@ static dt_status send_segment(dti_mpi_stream *s, dti_mpi_slot *slot, int64_t beg
 /* Into the ring, where the receiver sees it at once. */
 static void put_segment(dti_mpi_stream *s, int64_t begin, int64_t bytes)
 {
-    pack(s, dti_mpi_ring_next(s), begin, bytes);
+    pack(s, dti_mpi_ring_next(s, bytes), begin, bytes);
     dti_mpi_ring_put(s, bytes);
+    s->comm->port->n_sent++;
     s->posted++;
 }
 
@@ -150,16 +226,15 @@ static dt_status post(dti_mpi_stream *s, bool *moved)
         dti_mpi_slot *slot = &s->slots[s->posted % DTI_MPI_DEPTH];
         /* Room for any segment: a sender that disagrees is to be understood, not cut off. */
         const int head = s->posted == 0 ? HEAD_BYTES : 0;
-        const dti_mpi_message m = { .data = slot->data + HEAD_BYTES - head,
-                                    .bytes = (int)s->comm->segment_bytes + head,
-                                    .process = s->process,
-                                    .tag = s->tag,
-                                    .cookie = slot };
+        dti_mpi_message m = { .bytes = (int)s->comm->segment_bytes + head,
+                              .process = s->process,
+                              .tag = s->tag,
+                              .cookie = slot };
         if (slot->busy) return DT_OK;
+        DT_TRY(borrow(slot));
+        m.data = slot->data + HEAD_BYTES - head;
         DT_CHECK(api->recv(port->queue, &m) == 0, DT_ERR_COMM, "\"%s\": %s", s->comm->head.name,
                  api->why(port->queue));
-        slot->busy = true;
-        slot->done = false;
         s->posted++;
         *moved = true;
     }
@@ -228,7 +303,7 @@ void dti_mpi_stream_release(dti_mpi_stream *s)
     if (s->shared)
         dti_mpi_ring_release(s);
     else
-        s->slots[s->finished % DTI_MPI_DEPTH].busy = false;
+        give_back(&s->slots[s->finished % DTI_MPI_DEPTH]);
     s->finished++;
 }
 

@@ -41,9 +41,7 @@ static void take(const dti_mpi_done *done)
     slot->done = true;
     slot->bytes = done->bytes;
     s->comm->moved = true;
-    if (!s->sends) return;
-    slot->busy = false;
-    s->comm->port->n_sends--;
+    if (s->sends) dti_mpi_slot_sent(slot);
 }
 
 /* Nobody tells of what comes through rings. */

@@ -52,7 +52,7 @@ DT_TEST(region, what_one_lays_down_the_other_finds)
 /* Names that meet in the directory, and more of them than fit. */
 DT_TEST(region, a_full_directory_refuses)
 {
-    enum { MOST = 1 << 14 };
+    enum { MOST = 1 << 17 };
     DT_ENDS(close_pair) pair p;
     uint64_t n = 0;
 
@@ -66,6 +66,7 @@ DT_TEST(region, a_full_directory_refuses)
             (char *)p.region[1].peers[0] +
                 ((char *)dti_mpi_region_find(&p.region[0], 0, 5 + i * MOST) - p.region[0].own));
     DT_ASSERT(dti_mpi_region_lay(&p.region[1], 1, (size_t)1 << 40) == NULL);
+    DT_ASSERT(dti_mpi_region_large(&p.region[1], (size_t)1 << 40) == NULL);
 }
 
 DT_TEST(region, two_that_do_not_reach_each_other_both_know)
