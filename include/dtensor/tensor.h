@@ -131,9 +131,10 @@ DT_API DT_MUST_USE dt_status dt_distribute(dt_mesh *mesh, const dt_placement *pl
  * Changes on several mesh dims that need no reduction are one exchange of the boxes that differ.
  * Otherwise the cheapest plan by the mesh's links is taken: see dt_redistribute_plan(),
  * dt_mesh_set_links() and dt_mesh_set_move_memory().
- * Sums are taken in rank order (but see dt_run_options.sums), bf16 and f16 in f32 with one
- * rounding: where a plan reduces in several steps, terms travel as f32 from the first to the last
- * of them, and averages are divided by the last. The order of f32 additions follows from the plan,
+ * Sums are taken in rank order (of more than 8 ranks on several hosts host by host, then over the
+ * hosts; but see dt_run_options.sums), bf16 and f16 in f32 with one rounding: where a plan reduces
+ * in several steps, terms travel as f32 from the first to the last of them, and averages are
+ * divided by the last. The order of f32 additions follows from the plan,
  * that is from shapes, placements, links and the bound on memory.
  *
  * Collective  every rank of x's mesh calls it, in the same order, with the same `want`.

@@ -158,6 +158,7 @@ dt_status dti_mpi_world_create(const dti_mpi_module *module, const dti_mpi_job *
     w->session = session;
     w->n_ranks = plan->n_ranks;
     (void)pthread_mutex_init(&w->lock, NULL);
+    (void)pthread_mutex_init(&w->asks, NULL);
     *out = w;
     w->timeout_ms = plan->timeout_ms;
     w->sums_by_mpi = plan->sums_by_mpi;
@@ -193,6 +194,9 @@ static void free_comm(dti_mpi_comm *c)
     dti_free((void *)c->peers);
     dti_free((void *)c->streams);
     dti_free(c->sums);
+    dti_mpi_layout_free(c->layout);
+    dti_free(c->tree.sums);
+    dti_free(c->places);
     dti_free((void *)c->head.world_ranks);
     dti_free(c);
 }
@@ -215,6 +219,7 @@ void dti_mpi_world_destroy(dti_mpi_world **world)
     dti_mpi_control_close(w);
     w->api->leave(atomic_load(&w->aborted) != 0);
     (void)pthread_mutex_destroy(&w->lock);
+    (void)pthread_mutex_destroy(&w->asks);
     dti_free(w->cards);
     dti_free(w->hosts);
     dti_free(w->watched);
@@ -510,6 +515,31 @@ dt_status dti_mpi_open_lane(dti_mpi_world *w, int rank, dti_comm **out)
 {
     DT_TRY(open_port(w, w->n_ranks + rank, out));
     return DT_OK;
+}
+
+bool dti_mpi_use_of(const dti_comm *head, dti_mpi_use *out)
+{
+    const dti_mpi_comm *c = (const dti_mpi_comm *)head;
+    const size_t n = (size_t)head->size;
+
+    *out = (dti_mpi_use){ 0 };
+    if (head->ops != &mpi_ops && head->ops != &sockets_ops) return false;
+    out->n_sent = c->port->n_sent;
+    out->own_bytes = sizeof *c + n * (sizeof *head->world_ranks + sizeof *c->peers) +
+                     c->most_streams * sizeof(dti_mpi_stream *) + c->tree.sums_bytes;
+    if (c->places != NULL) out->own_bytes += n * sizeof *c->places;
+    if (c->layout != NULL) out->own_bytes += sizeof *c->layout + (4 * n + 2) * sizeof(int);
+    for (const dti_mpi_peer *p = c->known; p != NULL; p = p->next, out->n_peers++) {
+        out->peer_bytes += sizeof *p;
+        for (int i = 0; i < 6; i++) {
+            const dti_mpi_mail *mail = i < 4 ? NULL : p->mail[i - 4];
+            const dti_mpi_stream *s = i < 4 ? p->streams[i / 2][i % 2] : NULL;
+            if (mail != NULL) out->peer_bytes += sizeof *mail;
+            if (mail != NULL) s = mail->stream;
+            if (s != NULL) out->peer_bytes += sizeof *s + dti_mpi_ring_bytes(s);
+        }
+    }
+    return true;
 }
 
 static bool is_sending(const dti_mpi_stream *s)

@@ -48,6 +48,17 @@ void dti_mpi_may_spin(dti_mpi_world *w, bool spin); /* every rank has a core */
 /* The communicator "world" of one rank of this process; called once by each. */
 dt_status dti_mpi_open(dti_mpi_world *w, int rank, dti_fault *fault, dti_comm **out) DT_MUST_USE;
 
+/* What a rank has sent so far, in segments of all its communicators; members that one of them talks
+ * to, and what it has for them and for itself, but for the segments that its rank lends. False: it
+ * joins no processes. */
+typedef struct dti_mpi_use {
+    int64_t n_sent;
+    int n_peers;
+    size_t peer_bytes, own_bytes;
+} dti_mpi_use;
+
+bool dti_mpi_use_of(const dti_comm *c, dti_mpi_use *out);
+
 /* Says that this rank starts no more operations. An error if it has operations under way. */
 dt_status dti_mpi_leave(dti_comm *world) DT_MUST_USE;
 

@@ -449,17 +449,6 @@ static dt_status check_cards(const dti_mpi_world *w)
     return DT_OK;
 }
 
-static void number_hosts(dti_mpi_world *w)
-{
-    int n = 0;
-
-    for (int p = 0; p < w->n_processes; p++) {
-        int same = p > 0 && w->cards[p - 1].machine == w->cards[p].machine ? p - 1 : 0;
-        while (w->cards[same].machine != w->cards[p].machine) same++;
-        w->hosts[p] = same < p ? w->hosts[same] : n++;
-    }
-}
-
 static int64_t join_ms(const dti_mpi_world *w)
 {
     return w->timeout_ms > DTI_MPI_JOIN_MS ? w->timeout_ms : DTI_MPI_JOIN_MS;
@@ -585,7 +574,7 @@ dt_status dti_mpi_control_open(dti_mpi_world *w, bool share)
     }
     w->n_hands = w->threads && !w->sums_by_mpi ? 2 : 1;
     DT_TRY(check_cards(w));
-    number_hosts(w);
+    dti_mpi_number_hosts(w);
     for (int p = 0; p < w->n_processes; p++) watch_process(w, p);
     DT_TRY(joined(w, share_memory(w)));
     w->n_expected = w->n_hands * (w->n_ranks - w->n_local);

@@ -99,8 +99,8 @@ dt_status dti_mpi_fail_left(dti_mpi_comm *c, const dti_comm_request *r, int memb
 }
 
 /* The one who is waited for, and the one who keeps it if that is another. */
-dt_status dti_mpi_fail_expired(dti_mpi_comm *c, const dti_comm_request *r, int member,
-                               const char *verb)
+static dt_status find_and_blame(dti_mpi_comm *c, const dti_comm_request *r, int member,
+                                const char *verb)
 {
     dti_mpi_world *w = c->port->world;
     dti_late late = { .rank = c->head.world_ranks[member], .verb = verb };
@@ -115,6 +115,21 @@ dt_status dti_mpi_fail_expired(dti_mpi_comm *c, const dti_comm_request *r, int m
     dti_say_expired(&c->head, r, &late, &reached, why);
     dti_mpi_abort(w, late.culprit, why);
     return DT_ERR_COMM;
+}
+
+/* One rank of a process at a time: what others answer is kept in one place, and those who come
+ * second hear what the first has found. */
+dt_status dti_mpi_fail_expired(dti_mpi_comm *c, const dti_comm_request *r, int member,
+                               const char *verb)
+{
+    dti_mpi_world *w = c->port->world;
+    dt_status st;
+
+    (void)pthread_mutex_lock(&w->asks);
+    st = dti_mpi_check_abort(c, r);
+    if (st == DT_OK) st = find_and_blame(c, r, member, verb);
+    (void)pthread_mutex_unlock(&w->asks);
+    return st;
 }
 
 /* --- ranks that do different things -------------------------------------------------------------

@@ -7,9 +7,10 @@
  * direction, each made when it is first used. A stream cuts its bytes into segments, copies each
  * into memory that belongs to MPI, and sends it on its own tag; at most two segments are under way,
  * so peers that are far behind cost no memory. That memory is the rank's: a stream borrows a
- * segment for as long as it is with MPI or waits to be summed. The first segment begins with a header that says what the sender believes to be
- * doing, and the receiver compares before it takes a byte. A stream without bytes sends the header
- * alone. So ranks that disagree are found out by the collective itself, in every build.
+ * segment for as long as it is with MPI or waits to be summed. The first segment begins with a
+ * header that says what the sender believes to be doing, and the receiver compares before it takes
+ * a byte. A stream without bytes sends the header alone. So ranks that disagree are found out by
+ * the collective itself, in every build.
  *
  * Between processes of one machine that can share memory (mpi_region.h), and between threads of
  * one, a stream is a ring of slots instead of messages; nothing else differs.
@@ -37,6 +38,7 @@
 #include "mesh/comm/mpi_region.h"
 
 enum {
+    DTI_MPI_DIRECT = 8,        /* ranks that tell each other everything */
     DTI_MPI_DEPTH = 2,         /* segments of a stream under way */
     DTI_MPI_SEGMENT = 8 << 10, /* the smallest, of which all are multiples */
     DTI_MPI_STOCKS = 17,
@@ -68,8 +70,17 @@ typedef struct dti_mpi_header {
 typedef enum dti_mpi_how {
     DTI_MPI_COPY, /* bytes that lie side by side */
     DTI_MPI_BOX,  /* a strided box */
+    DTI_MPI_LIST, /* blocks of several members, one behind the other */
     DTI_MPI_HOLD  /* received segments wait in their slots to be summed */
 } dti_mpi_how;
+
+/* Blocks of all members in a buffer, or elements [at, at + each) of each of them. */
+typedef struct dti_mpi_blocks {
+    const int64_t *counts, *places; /* [size] */
+    const dti_box *boxes;           /* [size] NULL: they lie side by side at their places */
+    int size;
+    int64_t at, each;
+} dti_mpi_blocks;
 
 /* Where the bytes of a stream come from or go to. */
 typedef struct dti_mpi_transfer {
@@ -79,7 +90,47 @@ typedef struct dti_mpi_transfer {
     int64_t n; /* elements */
     size_t element_bytes;
     const int64_t *available; /* of a sender: bytes that exist so far; NULL: all */
+
+    /* LIST: `members`, or, without, `member` and those that follow it in steps; and how many
+     * elements of the first of those that are left have been taken. */
+    const dti_mpi_blocks *blocks;
+    const int *members;
+    int member, step;
+    int64_t used;
 } dti_mpi_transfer;
+
+/* Where the members of a communicator are, and the tree over their hosts: 2^n_rounds nodes, of
+ * which the first n_pairs are two hosts (mpi_layout.c). A rail is the rank of a host that makes a
+ * share of its sums: of each host those at places below `least`. */
+typedef struct dti_mpi_layout {
+    int n_hosts, n_rounds, n_pairs;
+    int least;             /* ranks of the host that has the fewest */
+    int host, place, node; /* this rank's */
+    bool is_second;        /* its host, of a pair */
+    int *order, *begin;    /* [size] members by host, [n_hosts + 1] where each host begins */
+    int *blocks, *rails;   /* [size] members by rail and by halves of it, [least + 1] */
+} dti_mpi_layout;
+
+/* Elements of a rail's share, in its order. */
+typedef struct dti_mpi_span {
+    int64_t begin, n;
+} dti_mpi_span;
+
+/* A sum in a tree, under way (mpi_tree.c). */
+typedef struct dti_mpi_tree {
+    bool active;
+    bool halves; /* large */
+    int n_rails;
+    int step;
+    int64_t all, each, at, n; /* elements: of the call, of a piece, and the piece */
+    int from, to;             /* places of halves whose sums this rail has */
+    dti_mpi_span keeps;       /* what is added to */
+    bool is_lower;            /* this node, of two */
+    int64_t taken;            /* segments of terms */
+    dti_mpi_transfer own;     /* terms */
+    char *sums;
+    size_t sums_bytes;
+} dti_mpi_tree;
 
 typedef struct dti_mpi_slot {
     struct dti_mpi_stream *stream;
@@ -168,7 +219,11 @@ typedef struct dti_mpi_comm {
     int64_t taken_bytes;          /* broadcast: what may be passed on */
     int64_t agreed;               /* in headers of a sum by MPI; 0 otherwise */
     int64_t share_begin, share_n; /* of a sum: this rank's elements */
-    dti_mpi_sums *sums;           /* made by MPI; NULL: all in rank order */
+    dti_mpi_sums *sums;           /* made by MPI; NULL: none */
+    dti_mpi_layout *layout;       /* NULL: not asked for */
+    dti_mpi_tree tree;
+    dti_mpi_blocks blocks;
+    int64_t *places; /* [size] where blocks lie side by side; NULL: not needed yet */
 } dti_mpi_comm;
 
 /* Where a seat is, as far as it has told. */
@@ -262,6 +317,7 @@ struct dti_mpi_world {
     dti_mpi_port *ports;   /* [2 n_local]: ranks, then helpers */
     _Atomic uint8_t *left; /* [2 n_ranks], by seat */
 
+    pthread_mutex_t asks; /* held by who asks where ranks are */
     pthread_mutex_t lock; /* what follows */
     dti_mpi_queue *control;
     dti_mpi_notice *inbox;
@@ -311,6 +367,7 @@ void dti_mpi_peers_free(dti_mpi_comm *c);
 bool dti_mpi_shares(const dti_mpi_world *w, int rank, int other);
 dt_status dti_mpi_bell_open(dti_mpi_port *port) DT_MUST_USE;
 dt_status dti_mpi_ring_open(dti_mpi_stream *s, dti_mpi_lane lane) DT_MUST_USE;
+size_t dti_mpi_ring_bytes(const dti_mpi_stream *s); /* without what is large */
 bool dti_mpi_ring_has_room(dti_mpi_stream *s);
 char *dti_mpi_ring_next(dti_mpi_stream *s, int64_t bytes);
 void dti_mpi_ring_put(dti_mpi_stream *s, int64_t bytes);
@@ -333,8 +390,27 @@ void dti_mpi_begin(dti_mpi_comm *c, dti_mpi_lane lane, bool sends, int member,
 dti_mpi_transfer dti_mpi_flat(const dti_mpi_comm *c, dti_mpi_how how, const void *data, int64_t n);
 void dti_mpi_copy(void *to, const void *from, int64_t n, size_t bytes);
 
-/* mpi_gather.c */
+bool dti_mpi_streams_are_done(const dti_mpi_comm *c);
+
+/* mpi_gather.c, and what of blocks it shares with mpi_tree.c */
 void dti_mpi_gather_begin(dti_mpi_comm *c);
+void dti_mpi_gather_advance(dti_mpi_comm *c, bool *moved);
+dt_status dti_mpi_blocks_begin(dti_mpi_comm *c, const dti_comm_call *call) DT_MUST_USE;
+int64_t dti_mpi_part(const dti_mpi_blocks *b, int64_t count); /* elements that count */
+void dti_mpi_list_move(dti_mpi_transfer *t, char *packed, int64_t n, bool packs); /* the next n */
+
+/* mpi_tree.c */
+bool dti_mpi_tree_takes(dti_mpi_comm *c, const dti_comm_call *call);
+void dti_mpi_tree_begin(dti_mpi_comm *c);
+void dti_mpi_tree_advance(dti_mpi_comm *c, bool *moved);
+
+/* mpi_layout.c */
+dt_status dti_mpi_layout_create(dti_mpi_comm *c) DT_MUST_USE; /* fills c->layout */
+void dti_mpi_layout_free(dti_mpi_layout *y);
+int dti_mpi_host_of_node(const dti_mpi_layout *y, int node); /* the first of two */
+int dti_mpi_reversed(const dti_mpi_layout *y, int node);     /* its place among halves, and back */
+int dti_mpi_n_of_rail(const dti_mpi_layout *y, int host, int rail); /* blocks */
+void dti_mpi_number_hosts(dti_mpi_world *w);                        /* by the cards of processes */
 uint32_t dti_mpi_kind_of(const dti_comm_call *call);
 int dti_mpi_waits_for(const dti_mpi_comm *c); /* a member that the oldest operation misses */
 

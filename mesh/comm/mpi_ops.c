@@ -5,14 +5,16 @@
  *   barrier         up to 8 ranks everybody tells everybody, so that it is clear who is missing;
  *                   beyond, dissemination: log2 p rounds of headers
  *   broadcast       a binomial tree; segments are passed on as they come
- *   all_gather, all_to_all, exchange   every rank to every other, at once
+ *   all_gather      mpi_gather.c
+ *   all_to_all, exchange   every rank to every other, at once
  *   reduce_scatter  as all_to_all; a rank sums its block in rank order as segments come
  *   all_reduce      small: everybody sums everything; large: a reduce_scatter of p shares whose
  *                   sums are handed out while later terms still come
  *
  * So a sum moves as many bytes as a ring would, 2 (p-1)/p of the tensor, and has the bits of a
- * serial sum in rank order on every rank. What that order costs is the number of messages, p - 1
- * per rank where a tree has log2 p. A run may hand sums to MPI instead (mpi_sums.c). */
+ * serial sum in rank order on every rank. What that order costs is the number of messages: more
+ * than 8 ranks make sums in a tree over their hosts (mpi_tree.c), those of one host its small ones.
+ * A run may hand sums to MPI instead (mpi_sums.c). */
 #include <string.h>
 
 #include "base/memory.h"
@@ -22,7 +24,7 @@
 #include "mesh/comm/reduce.h"
 
 /* Below this many bytes received per rank a sum by everybody is faster than two phases. */
-enum { WHOLE_BYTES = 32 * 1024, SHARE_BYTES = 64, DIRECT_RANKS = 8 };
+enum { WHOLE_BYTES = 32 * 1024, SHARE_BYTES = 64 };
 
 enum { RECEIVES = false, SENDS = true };
 
@@ -121,12 +123,12 @@ static void begin_barrier(dti_mpi_comm *c)
     const dti_mpi_transfer t = dti_mpi_flat(c, DTI_MPI_COPY, NULL, 0);
     const int p = c->head.size;
 
-    for (int m = 0; p <= DIRECT_RANKS && m < p; m++) {
+    for (int m = 0; p <= DTI_MPI_DIRECT && m < p; m++) {
         if (m == c->head.rank) continue;
         dti_mpi_begin(c, DTI_MPI_LANE_FIRST, SENDS, m, &t);
         dti_mpi_begin(c, DTI_MPI_LANE_FIRST, RECEIVES, m, &t);
     }
-    if (p <= DIRECT_RANKS) return;
+    if (p <= DTI_MPI_DIRECT) return;
     for (; 1 << c->n_rounds < p; c->n_rounds++)
         dti_mpi_begin(c, DTI_MPI_LANE_FIRST, RECEIVES, (c->head.rank + p - (1 << c->n_rounds)) % p,
                       &t);
@@ -280,9 +282,14 @@ static void begin_call(dti_mpi_comm *c)
     c->begun = DT_OK;
     c->reduced = c->reduced_bytes = c->share_n = c->agreed = 0;
     c->round = c->n_rounds = 0;
+    c->tree.active = false;
     if (dti_mpi_sums_take(c, dti_mpi_call_of(c))) {
         c->agreed = dti_mpi_sums_begin(c, dti_mpi_call_of(c));
         begin_barrier(c);
+        return;
+    }
+    if (dti_mpi_tree_takes(c, dti_mpi_call_of(c))) {
+        dti_mpi_tree_begin(c);
         return;
     }
     switch (dti_mpi_call_of(c)->op) {
@@ -391,6 +398,13 @@ static void sum(dti_mpi_comm *c, bool *moved)
 /* --- the middle and the end ---------------------------------------------------------------------
  */
 
+bool dti_mpi_streams_are_done(const dti_mpi_comm *c)
+{
+    for (int i = 0; i < c->n_streams; i++)
+        if (!dti_mpi_stream_is_done(c->streams[i])) return false;
+    return true;
+}
+
 /* Every rank has begun this operation. */
 static bool all_have_come(const dti_mpi_comm *c)
 {
@@ -406,6 +420,14 @@ static dt_status between(dti_mpi_comm *c, bool *moved)
     const dti_comm_call *call = dti_mpi_call_of(c);
     const int p = c->head.size;
 
+    if (c->tree.active) {
+        dti_mpi_tree_advance(c, moved);
+        return DT_OK;
+    }
+    if (call->op == DTI_COMM_ALL_GATHER) {
+        dti_mpi_gather_advance(c, moved);
+        return DT_OK;
+    }
     if (dti_mpi_sums_are_active(c)) {
         if (all_have_come(c)) DT_TRY(dti_mpi_sums_advance(c, call, moved));
     } else if (call->op == DTI_COMM_ALL_REDUCE || call->op == DTI_COMM_REDUCE_SCATTER) {
@@ -454,10 +476,8 @@ static dt_status advance_call(dti_mpi_comm *c, bool *moved)
 
 static bool call_is_done(const dti_mpi_comm *c)
 {
-    if (c->round < c->n_rounds || dti_mpi_sums_are_active(c)) return false;
-    for (int i = 0; i < c->n_streams; i++)
-        if (!dti_mpi_stream_is_done(c->streams[i])) return false;
-    return true;
+    if (c->round < c->n_rounds || c->tree.active || dti_mpi_sums_are_active(c)) return false;
+    return dti_mpi_streams_are_done(c);
 }
 
 dt_status dti_mpi_advance(dti_mpi_comm *c, bool *moved)

@@ -79,6 +79,11 @@ dt_status dti_mpi_ring_open(dti_mpi_stream *s, dti_mpi_lane lane)
     return DT_OK;
 }
 
+size_t dti_mpi_ring_bytes(const dti_mpi_stream *s)
+{
+    return s->shared && s->sends ? sizeof *s->ring : 0;
+}
+
 /* A receiver may come before its sender has made the communicator. */
 static bool is_there(dti_mpi_stream *s)
 {

@@ -144,14 +144,16 @@ static int64_t segment_at(const dti_mpi_stream *s, int64_t segment, int64_t *beg
 /* --- sending ------------------------------------------------------------------------------------
  */
 
-static void pack(const dti_mpi_stream *s, char *to, int64_t begin, int64_t bytes)
+static void pack(dti_mpi_stream *s, char *to, int64_t begin, int64_t bytes)
 {
-    const dti_mpi_transfer *t = &s->transfer;
+    dti_mpi_transfer *t = &s->transfer;
     const int64_t each = (int64_t)t->element_bytes;
 
     if (bytes == 0) return;
     if (t->how == DTI_MPI_BOX)
         dti_box_pack(to, t->data, t->box, begin / each, bytes / each, t->element_bytes);
+    else if (t->how == DTI_MPI_LIST)
+        dti_mpi_list_move(t, to, bytes / each, true);
     else
         memcpy(to, (const char *)t->data + begin, (size_t)bytes);
 }
@@ -278,14 +280,16 @@ static dt_status check_segment(dti_mpi_stream *s)
     return DT_OK;
 }
 
-static void unpack(const dti_mpi_stream *s, const char *from, int64_t begin, int64_t bytes)
+static void unpack(dti_mpi_stream *s, const char *from, int64_t begin, int64_t bytes)
 {
-    const dti_mpi_transfer *t = &s->transfer;
+    dti_mpi_transfer *t = &s->transfer;
     const int64_t each = (int64_t)t->element_bytes;
 
     if (bytes == 0) return;
     if (t->how == DTI_MPI_BOX)
         dti_box_unpack(t->data, t->box, from, begin / each, bytes / each, t->element_bytes);
+    else if (t->how == DTI_MPI_LIST)
+        dti_mpi_list_move(t, (char *)from, bytes / each, false);
     else
         dti_copy((char *)t->data + begin, from, (size_t)bytes, s->bytes >= DTI_STREAM_BYTES);
 }

@@ -14,9 +14,8 @@ static const dti_reduce_loops *loops(void)
     return &dti_reduce_portable;
 }
 
-/* acc[i] = acc[i] (op) x[i] over n elements, for f32, f64, i32, i64. DT_AVG adds; the caller
- * divides. */
-static void into(void *acc, const void *x, int64_t n, dt_dtype t, dt_reduce op)
+/* For f32, f64, i32, i64. */
+void dti_reduce_into(void *acc, const void *x, int64_t n, dt_dtype t, dt_reduce op)
 {
     loops()->into(acc, x, n, t, op);
 }
@@ -24,6 +23,11 @@ static void into(void *acc, const void *x, int64_t n, dt_dtype t, dt_reduce op)
 static bool is_half(dt_dtype t)
 {
     return t == DT_BF16 || t == DT_F16;
+}
+
+dt_dtype dti_reduce_dtype(dt_dtype dtype)
+{
+    return is_half(dtype) ? DT_F32 : dtype;
 }
 
 void dti_reducer_first(dti_reducer *r, const void *x, int64_t n)
@@ -53,17 +57,15 @@ void dti_reducer_add(dti_reducer *r, const void *x, int64_t n)
     r->n_sources++;
     if (is_half(r->dtype)) {
         dti_convert(r->half, DT_F32, x, r->dtype, n);
-        into(r->sum, r->half, n, DT_F32, r->op);
+        dti_reduce_into(r->sum, r->half, n, DT_F32, r->op);
     } else {
-        into(r->sum, x, n, r->dtype, r->op);
+        dti_reduce_into(r->sum, x, n, r->dtype, r->op);
     }
 }
 
 const void *dti_reducer_finish(dti_reducer *r, int64_t n)
 {
-    const dt_dtype acc_dtype = is_half(r->dtype) ? DT_F32 : r->dtype;
-
-    if (r->op == DT_AVG) loops()->divide(r->sum, n, acc_dtype, r->n_sources);
+    if (r->op == DT_AVG) loops()->divide(r->sum, n, dti_reduce_dtype(r->dtype), r->n_sources);
     if (!is_half(r->dtype)) return r->sum;
     dti_convert(r->half, r->dtype, r->sum, DT_F32, n);
     return r->half;

@@ -27,6 +27,11 @@ void dti_reducer_first_two(dti_reducer *r, void *to, const void *x, const void *
 void dti_reducer_add(dti_reducer *r, const void *x, int64_t n);
 const void *dti_reducer_finish(dti_reducer *r, int64_t n); /* n elements of the dtype */
 
+/* Sums of sums: what a reducer has in `sum` is of this dtype; acc[i] = acc[i] (op) x[i] adds two
+ * of them, of any number n. DT_AVG adds; who finishes such a sum sets n_sources. */
+dt_dtype dti_reduce_dtype(dt_dtype dtype);
+void dti_reduce_into(void *acc, const void *x, int64_t n, dt_dtype t, dt_reduce op);
+
 /* Terms in boxes of equal extents, one of each source; a source is a buffer and the box in it. */
 typedef struct dti_box_terms {
     dt_dtype dtype;

@@ -20,6 +20,7 @@ typedef struct comm_case {
     bool displaced; /* blocks in reverse order, with gaps */
     bool in_place;  /* where the operation allows it; of reduce_scatter: terms in strided boxes */
     uint32_t salt;
+    int n_hosts, n_world;        /* among which the ranks of the run are divided; 0: there is one */
     const dti_cuda_place *place; /* buffers lie on this rank's device; NULL: on the host */
 } comm_case;
 
