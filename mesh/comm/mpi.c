@@ -122,18 +122,14 @@ static dt_status make_world(dti_mpi_world *w, const dti_mpi_job *job, bool share
     w->first_rank = dti_mpi_first_rank_of(w, w->process);
     w->n_local = dti_mpi_first_rank_of(w, w->process + 1) - w->first_rank;
     DT_TRY(divide_tags(w, job));
-    DT_TRY(dti_alloc_array(n_processes, sizeof *w->cards, (void **)&w->cards));
     DT_TRY(dti_alloc_array(n_processes, sizeof *w->hosts, (void **)&w->hosts));
     DT_TRY(dti_alloc_array(n_processes, sizeof *w->watched, (void **)&w->watched));
-    for (size_t p = 0; p < n_processes; p++) w->watched[p] = -1;
+    for (size_t p = 0; p < n_processes; p++) w->watched[p].life = -1;
     DT_TRY(dti_alloc_array(2 * (size_t)w->n_local, sizeof *w->ports, (void **)&w->ports));
     DT_TRY(dti_alloc_array(2 * (size_t)w->n_ranks, sizeof *w->left, (void **)&w->left));
-    DT_TRY(dti_alloc_array(2 * (size_t)w->n_ranks, sizeof *w->places, (void **)&w->places));
-    for (int seat = 0; seat < 2 * w->n_ranks; seat++)
-        w->places[seat] = (dti_mpi_place){ .waits_for = DTI_MPI_NOBODY, .op = -1 };
     for (int i = 0; i < 2 * w->n_local; i++) atomic_init(&w->ports[i].waits_for, DTI_MPI_NOBODY);
     w->threads = job->threads;
-    DT_TRY(dti_mpi_control_open(w, share));
+    DT_TRY(dti_mpi_join(w, share));
     if (w->sums_by_mpi) DT_TRY(dti_mpi_sums_join(w));
     return DT_OK;
 }
@@ -175,9 +171,7 @@ bool dti_mpi_world_finish(dti_mpi_world *w, dt_error *out)
 {
     enum { NAP_NS = 200 * 1000, POLLS = 1000 };
 
-    for (int i = 0; !atomic_load(&w->aborted) && atomic_load(&w->n_left) < w->n_hands * w->n_ranks;
-         i++) {
-        dti_mpi_look(w);
+    for (int i = 0; !atomic_load(&w->aborted) && !dti_mpi_is_over(w); i++) {
         if (i < POLLS)
             (void)sched_yield();
         else
@@ -217,14 +211,13 @@ void dti_mpi_world_destroy(dti_mpi_world **world)
         w->api->queue_destroy(port->queue);
     }
     dti_mpi_control_close(w);
+    dti_mpi_region_close(&w->region);
     w->api->leave(atomic_load(&w->aborted) != 0);
     (void)pthread_mutex_destroy(&w->lock);
     (void)pthread_mutex_destroy(&w->asks);
-    dti_free(w->cards);
     dti_free(w->hosts);
     dti_free(w->watched);
     dti_free(w->ports);
-    dti_free(w->places);
     dti_free((void *)w->left);
     dti_free(w);
 }
@@ -241,23 +234,13 @@ int dti_mpi_n_local(const dti_mpi_world *w)
 
 void dti_mpi_neighbours(const dti_mpi_world *w, int *before, int *n)
 {
-    *before = *n = 0;
-    for (int p = 0; p < w->n_processes; p++) {
-        const int n_ranks = dti_mpi_first_rank_of(w, p + 1) - dti_mpi_first_rank_of(w, p);
-        if (w->cards[p].cpus != w->cards[w->process].cpus) continue;
-        if (p < w->process) *before += n_ranks;
-        *n += n_ranks;
-    }
+    *before = w->n_before;
+    *n = w->n_neighbours;
 }
 
 int dti_mpi_before_on_machine(const dti_mpi_world *w)
 {
-    int before = 0;
-
-    for (int p = 0; p < w->process; p++)
-        if (w->cards[p].machine == w->cards[w->process].machine)
-            before += dti_mpi_first_rank_of(w, p + 1) - dti_mpi_first_rank_of(w, p);
-    return before;
+    return w->n_before_on_machine;
 }
 
 void dti_mpi_sharing(const dti_mpi_world *w, char text[DTI_MPI_TEXT_BYTES])

@@ -257,16 +257,28 @@ typedef struct dti_mpi_port {
 } dti_mpi_port;
 
 typedef enum dti_mpi_kind {
-    DTI_MPI_CARD,  /* who takes part */
-    DTI_MPI_LEFT,  /* a seat has ended well; it was at `place` */
-    DTI_MPI_ABORT, /* a rank has failed */
-    DTI_MPI_ASK,   /* where are your ranks? Asked by process `rank` */
-    DTI_MPI_ANSWER /* seat `rank` is at `place` */
+    DTI_MPI_CARD,   /* who takes part */
+    DTI_MPI_LEFT,   /* a seat has ended well; it was at `place` */
+    DTI_MPI_ABORT,  /* a rank has failed */
+    DTI_MPI_ASK,    /* where are your ranks? */
+    DTI_MPI_ANSWER, /* seat `rank` is at `place` */
+    DTI_MPI_WATCH,  /* say when seat `rank` leaves */
+    DTI_MPI_END,    /* of a process and all below it every rank has left */
+    DTI_MPI_OVER    /* of all processes */
 } dti_mpi_kind;
+
+/* How far the end of a run has come here. */
+typedef enum dti_mpi_end {
+    DTI_MPI_GOES_ON,
+    DTI_MPI_SAID,  /* to the process above that all below have ended */
+    DTI_MPI_HEARD, /* that all have */
+    DTI_MPI_ENDED  /* and passed it on */
+} dti_mpi_end;
 
 typedef struct dti_mpi_notice {
     int32_t kind;
-    int32_t rank; /* seat that left or is spoken of, rank to blame, process that asks */
+    int32_t rank;    /* seat that left or is spoken of, rank to blame */
+    int32_t process; /* that says so */
     dti_mpi_place place;
     int32_t code;        /* from here on ABORT only */
     int32_t record_rank; /* who noticed */
@@ -297,7 +309,6 @@ typedef struct dti_mpi_letter {
 
 struct dti_mpi_world {
     _Atomic uint32_t aborted;
-    _Atomic int n_left;
     const dti_mpi_module *api;
     int process, n_processes;
     int n_ranks, first_rank, n_local;
@@ -312,10 +323,12 @@ struct dti_mpi_world {
     bool all_share;        /* memory, so that all that comes for a rank can ring its bell */
     int n_hosts;           /* that are simulated; 0: as it is */
     dti_mpi_region region; /* memory that processes of this machine share */
-    dti_mpi_card *cards;   /* [n_processes] */
     int *hosts;            /* [n_processes] machines, numbered as they come */
     dti_mpi_port *ports;   /* [2 n_local]: ranks, then helpers */
-    _Atomic uint8_t *left; /* [2 n_ranks], by seat */
+    int n_neighbours,
+        n_before; /* ranks that may use the same cores, and of them before this one's */
+    int n_before_on_machine;
+    _Atomic uint8_t *left; /* [2 n_ranks], by seat: has left, is asked to say when it does */
 
     pthread_mutex_t asks; /* held by who asks where ranks are */
     pthread_mutex_t lock; /* what follows */
@@ -323,13 +336,23 @@ struct dti_mpi_world {
     dti_mpi_notice *inbox;
     dti_mpi_letter *outbox; /* [n_letters] */
     int n_letters;
-    int n_notices;         /* with MPI */
-    int n_expected;        /* seats elsewhere that have not said that they left */
+    int n_notices; /* with MPI */
+    dti_mpi_end end;
+    int n_left;     /* seats of this process that have left */
+    int n_children; /* processes below this one of which some rank has not */
+    int n_asked;    /* seats elsewhere that are to say when they leave, and have not */
+    struct {
+        int seat, process;
+    } * wishes; /* [n_wishes] seats of this process, and who is to be told */
+    size_t n_wishes, most_wishes;
     int n_answers;         /* seats elsewhere that have said where they are */
-    dti_mpi_place *places; /* [2 n_ranks], of seats elsewhere */
+    dti_mpi_place *places; /* [2 n_ranks], of seats elsewhere; NULL: nobody has asked */
     int parent;            /* the launcher's process number */
-    int *watched;          /* [n_processes] descriptor of each process of this machine, or -1 */
-    int culprit;           /* this and the next two are written once, before `aborted` */
+    struct {
+        int life; /* descriptor, or -1 */
+        int32_t pid;
+    } * watched; /* [n_processes] of this machine */
+    int culprit; /* this and the next two are written once, before `aborted` */
     char why[DTI_WHY_BYTES];
     dt_error record;
 };
@@ -410,7 +433,7 @@ void dti_mpi_layout_free(dti_mpi_layout *y);
 int dti_mpi_host_of_node(const dti_mpi_layout *y, int node); /* the first of two */
 int dti_mpi_reversed(const dti_mpi_layout *y, int node);     /* its place among halves, and back */
 int dti_mpi_n_of_rail(const dti_mpi_layout *y, int host, int rail); /* blocks */
-void dti_mpi_number_hosts(dti_mpi_world *w);                        /* by the cards of processes */
+void dti_mpi_number_hosts(dti_mpi_world *w, const dti_mpi_card *cards);
 uint32_t dti_mpi_kind_of(const dti_comm_call *call);
 int dti_mpi_waits_for(const dti_mpi_comm *c); /* a member that the oldest operation misses */
 
@@ -449,14 +472,22 @@ dt_status dti_mpi_await(dti_mpi_comm *c, const dti_comm_request *r, dti_mpi_cond
 dt_status dti_mpi_progress(dti_mpi_port *port, bool *moved) DT_MUST_USE;
 dt_status dti_mpi_push_on(dti_mpi_comm *c) DT_MUST_USE; /* something was started */
 
+/* mpi_join.c: makes a process one of several, with all that mpi_control.c needs. */
+dt_status dti_mpi_join(dti_mpi_world *w, bool share) DT_MUST_USE;
+
 /* mpi_control.c */
+int dti_mpi_control_tag(const dti_mpi_world *w, dti_mpi_kind kind);
 void dti_mpi_abort(dti_mpi_world *w, int rank, const char *why);
 void dti_mpi_look(dti_mpi_world *w); /* takes what other processes have to say */
 void dti_mpi_tell_left(dti_mpi_world *w, int seat);
 void dti_mpi_watch(dti_mpi_world *w, int64_t timeout_ns); /* sleeps; wakes if a process dies */
 void dti_mpi_ask(dti_mpi_world *w); /* where the ranks of other processes are */
 dti_mpi_place dti_mpi_place_of(dti_mpi_world *w, int seat);
-dt_status dti_mpi_control_open(dti_mpi_world *w, bool share) DT_MUST_USE;
+bool dti_mpi_has_left(dti_mpi_world *w, int seat, bool asks); /* asks to be told, if it has not */
+bool dti_mpi_is_over(dti_mpi_world *w); /* all ranks of all processes have left, and know it */
+void dti_mpi_watch_process(dti_mpi_world *w, int process, int64_t pid);
+int dti_mpi_find_dead(const dti_mpi_world *w); /* a process that is watched, or NOBODY */
+dt_status dti_mpi_control_open(dti_mpi_world *w) DT_MUST_USE;
 void dti_mpi_control_close(dti_mpi_world *w);
 
 #endif

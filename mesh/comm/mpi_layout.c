@@ -33,13 +33,13 @@ int dti_mpi_n_of_rail(const dti_mpi_layout *y, int host, int rail)
     return (n_on(y, host) - rail + y->least - 1) / y->least;
 }
 
-void dti_mpi_number_hosts(dti_mpi_world *w)
+void dti_mpi_number_hosts(dti_mpi_world *w, const dti_mpi_card *cards)
 {
     int n = 0;
 
     for (int p = 0; p < w->n_processes; p++) {
-        int same = p > 0 && w->cards[p - 1].machine == w->cards[p].machine ? p - 1 : 0;
-        while (w->cards[same].machine != w->cards[p].machine) same++;
+        int same = p > 0 && cards[p - 1].machine == cards[p].machine ? p - 1 : 0;
+        while (cards[same].machine != cards[p].machine) same++;
         w->hosts[p] = same < p ? w->hosts[same] : n++;
     }
 }

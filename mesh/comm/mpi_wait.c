@@ -21,6 +21,7 @@ enum {
     DOZE_NS = 2 * 1000 * 1000,
     IDLE_DOZE_NS = 20 * 1000 * 1000,
     IDLE_AFTER_NS = 100 * 1000 * 1000,
+    ASK_NS = 20 * 1000 * 1000, /* whether a rank that is waited for has left */
     LEFT_NS = 200 * 1000 * 1000,
     NS_PER_MS = 1000 * 1000,
     LOOK_EVERY = 16
@@ -143,8 +144,7 @@ static verdict wait_step(dti_mpi_comm *c, waiter *wait, int member)
     dti_mpi_tell_wait(c->port, seat);
     if (elapsed / NS_PER_MS >= wait->request->timeout_ms && !idle) return IS_LATE;
     if (elapsed >= YIELD_NS || wait->polls % LOOK_EVERY == 0) dti_mpi_look(w);
-    if (atomic_load_explicit(&w->left[seat], memory_order_acquire) &&
-        !dti_mpi_sums_are_with_mpi(c)) {
+    if (dti_mpi_has_left(w, seat, elapsed > ASK_NS) && !dti_mpi_sums_are_with_mpi(c)) {
         if (wait->left_ns == 0) wait->left_ns = now;
         if (now - wait->left_ns > LEFT_NS) return HAS_LEFT;
     }
