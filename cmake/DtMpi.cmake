@@ -97,7 +97,7 @@ endif()
 # The module for processes that no MPI joins.
 add_library(dtensor_sockets MODULE
     "${PROJECT_SOURCE_DIR}/mesh/comm/sockets_module.c" "${PROJECT_SOURCE_DIR}/mesh/comm/sockets_arrive.c"
-    "${PROJECT_SOURCE_DIR}/mesh/comm/sockets_join.c"
+    "${PROJECT_SOURCE_DIR}/mesh/comm/sockets_join.c" "${PROJECT_SOURCE_DIR}/mesh/comm/sockets_wire.c"
     "${PROJECT_SOURCE_DIR}/mesh/comm/sockets_name.c")
 set_target_properties(dtensor_sockets PROPERTIES PREFIX "" SUFFIX ".so"
     LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib/dtensor")

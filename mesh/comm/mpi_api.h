@@ -16,10 +16,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DTI_MPI_API_VERSION = 5, DTI_MPI_TEXT_BYTES = 512, DTI_MPI_ANY_PROCESS = -1 };
+enum { DTI_MPI_API_VERSION = 6, DTI_MPI_TEXT_BYTES = 512, DTI_MPI_ANY_PROCESS = -1 };
 
 /* Communicators of all processes for sums by MPI. */
 enum { DTI_MPI_SUM_LANES = 8 };
+
+/* Processes join in rounds in each of which they hear from so many less one. */
+enum { DTI_MPI_RADIX = 8 };
 
 #define DTI_MPI_MODULE_SYMBOL "dti_mpi_module_table"
 

@@ -13,7 +13,7 @@
 #include "base/memory.h"
 #include "mesh/comm/mpi_internal.h"
 
-enum { RADIX = 8, NS_PER_MS = 1000 * 1000, NAP_NS = 200 * 1000, YIELD_NS = 2 * 1000 * 1000 };
+enum { NS_PER_MS = 1000 * 1000, NAP_NS = 200 * 1000, YIELD_NS = 2 * 1000 * 1000 };
 
 static uint64_t hash_file(uint64_t seed, const char *path)
 {
@@ -134,7 +134,7 @@ static dt_status exchange_round(dti_mpi_world *w, dti_mpi_queue *q, dti_mpi_card
     const int64_t begin = dti_now_ns();
     int missing = 0, late = 1;
 
-    for (int j = 1; j < RADIX && j * far < n; j++) {
+    for (int j = 1; j < DTI_MPI_RADIX && j * far < n; j++) {
         const int bytes = smaller(far, n - j * far) * (int)sizeof *held;
         const dti_mpi_message in = { &held[j * far], bytes, (w->process + j * far) % n, tag,
                                      false,          NULL };
@@ -150,7 +150,8 @@ static dt_status exchange_round(dti_mpi_world *w, dti_mpi_queue *q, dti_mpi_card
         const int n_done = w->api->poll(q, &done);
         DT_CHECK(n_done >= 0, DT_ERR_COMM, "MPI reports: %s", w->api->why(q));
         missing -= n_done;
-        while ((late + 1) * far < n && late + 1 < RADIX && held[late * far].protocol != 0) late++;
+        while ((late + 1) * far < n && late + 1 < DTI_MPI_RADIX && held[late * far].protocol != 0)
+            late++;
         if (n_done == 0)
             DT_TRY(wait_to_join(w, begin, (w->process + late * far) % n, "called dt_run()"));
     }
@@ -160,7 +161,7 @@ static dt_status exchange_round(dti_mpi_world *w, dti_mpi_queue *q, dti_mpi_card
 static dt_status exchange_cards(dti_mpi_world *w, const dti_mpi_card *mine, dti_mpi_card *cards)
 {
     const int n = w->n_processes;
-    dti_mpi_queue *q = w->api->queue_create(2 * RADIX);
+    dti_mpi_queue *q = w->api->queue_create(2 * DTI_MPI_RADIX);
     dt_status st = DT_OK;
     dti_mpi_card *held;
 
@@ -168,7 +169,8 @@ static dt_status exchange_cards(dti_mpi_world *w, const dti_mpi_card *mine, dti_
     held = w->api->queue_memory(q, (size_t)n * sizeof *held);
     DT_CHECK_TO(done, st, held != NULL, DT_ERR_MEMORY, "no memory for messages to %d processes", n);
     *held = *mine;
-    for (int far = 1; far < n; far *= RADIX) DT_TRY_TO(done, st, exchange_round(w, q, held, far));
+    for (int far = 1; far < n; far *= DTI_MPI_RADIX)
+        DT_TRY_TO(done, st, exchange_round(w, q, held, far));
     for (int i = 0; i < n; i++) cards[(w->process + i) % n] = held[i];
 done:
     w->api->queue_destroy(q);

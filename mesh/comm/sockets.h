@@ -7,9 +7,11 @@
  * itself belongs to torchrun, which listens there.)
  *
  * A process takes its name as soon as it knows that it is one of several, long before it meets the
- * others, and shows itself to those who are there; of any two the later one has a connection to the
- * earlier. So whoever waits hears at once that one has ended that was there; and one that cannot
- * come tells all names why. */
+ * others, and shows itself to its partners that are there; of any two the later one has a connection
+ * to the earlier. So whoever waits hears at once that one has ended that was there; and one that
+ * cannot come tells its partners why, who tell theirs. Partners are all, up to eight processes; of
+ * more those that hear from each other when they join (mpi_join.c). Others are joined when one of
+ * them has something to say, so a process keeps its name. */
 #ifndef DTI_SOCKETS_H
 #define DTI_SOCKETS_H
 
@@ -38,7 +40,12 @@ typedef struct dti_frame {
 /* The first words on a connection: in a meeting of both sides; SHOWS and FAILS say all there is to
  * be said on theirs. */
 enum { DTI_HELLO_MAGIC = 0x64747333 };
-typedef enum dti_hello_kind { DTI_HELLO_JOINS, DTI_HELLO_SHOWS, DTI_HELLO_FAILS } dti_hello_kind;
+typedef enum dti_hello_kind {
+    DTI_HELLO_JOINS,
+    DTI_HELLO_SHOWS,
+    DTI_HELLO_FAILS,
+    DTI_HELLO_TALKS /* who has met its partners; messages follow */
+} dti_hello_kind;
 
 typedef struct dti_hello {
     uint32_t magic, version;
@@ -47,11 +54,15 @@ typedef struct dti_hello {
     char why[DTI_MPI_TEXT_BYTES]; /* FAILS */
 } dti_hello;
 
-/* A process of the job, by RANK and WORLD_SIZE, and its connections to every other one: -1 in the
- * place of this one. They do not block. */
+/* A process of the job, by RANK and WORLD_SIZE, its connections to its partners, -1 in the places of
+ * others, and those to some who have not said who they are. None blocks. The caller frees both, and
+ * keeps the listener. */
 typedef struct dti_sockets_job {
     int process, n_processes;
-    int *sockets; /* [n_processes]; the caller frees them */
+    int listener;
+    int *sockets; /* [n_processes] */
+    int *guests;  /* [n_guests] */
+    int n_guests;
 } dti_sockets_job;
 
 /* This process before it meets the others: there is one of it. */
@@ -96,8 +107,11 @@ bool dti_sockets_say(int socket, const dti_hello *h);
 /* Reads RANK and WORLD_SIZE and takes the name, unless that is done. NULL with the reason. */
 dti_sockets_arrival *dti_sockets_take_name(char why[DTI_MPI_TEXT_BYTES]);
 
-/* Leaves the name, and those who were shown this process. */
-void dti_sockets_depart(void);
+/* Whether they meet; no process is its own partner. */
+bool dti_sockets_are_partners(int a, int b, int n_processes);
+
+/* Leaves the name, unless it is kept, and those who were shown this process. */
+void dti_sockets_depart(bool keeps_name);
 
 /* The name of a process. Who does not know what the launcher keeps secret (torchrun's id of the
  * run, where it has one) cannot tell it before it is there, nor from those that are. */

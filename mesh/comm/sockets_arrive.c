@@ -161,11 +161,23 @@ dti_sockets_arrival *dti_sockets_take_name(char why[DTI_MPI_TEXT_BYTES])
     return listen_as(here.process, here.n_processes, &here.listener, why) == 0 ? &here : NULL;
 }
 
-void dti_sockets_depart(void)
+bool dti_sockets_are_partners(int a, int b, int n_processes)
+{
+    const int apart = (b - a + n_processes) % n_processes;
+
+    for (int far = 1; apart > 0 && far < n_processes; far *= DTI_MPI_RADIX) {
+        if (apart % far == 0 && apart / far < DTI_MPI_RADIX) return true;
+        if ((n_processes - apart) % far == 0 && (n_processes - apart) / far < DTI_MPI_RADIX)
+            return true;
+    }
+    return false;
+}
+
+void dti_sockets_depart(bool keeps_name)
 {
     for (int p = 0; p < here.n_processes; p++)
         if (here.shown[p] >= 0) (void)close(here.shown[p]);
-    if (here.n_processes > 0 && here.listener >= 0) (void)close(here.listener);
+    if (here.n_processes > 0 && here.listener >= 0 && !keeps_name) (void)close(here.listener);
     free(here.shown);
     here = (dti_sockets_arrival){ .over = true };
 }
@@ -173,7 +185,7 @@ void dti_sockets_depart(void)
 /* --- coming and not coming ----------------------------------------------------------------------
  */
 
-/* Whoever has a name by now is shown this process; who takes one later will see its name. */
+/* Partners that have a name by now are shown this process; who takes one later will see its name. */
 void dti_sockets_arrive(void)
 {
     char why[DTI_MPI_TEXT_BYTES];
@@ -185,7 +197,8 @@ void dti_sockets_arrive(void)
     if (a == NULL) return;
     h = dti_sockets_hello(a, DTI_HELLO_SHOWS);
     for (int p = 0; p < a->n_processes; p++) {
-        const int s = p != a->process ? dti_sockets_dial(p) : -1;
+        const int s =
+            dti_sockets_are_partners(a->process, p, a->n_processes) ? dti_sockets_dial(p) : -1;
         if (s < 0) continue;
         if (dti_sockets_is_mine(s) && dti_sockets_say(s, &h))
             a->shown[p] = s;
@@ -240,7 +253,8 @@ void dti_sockets_stay_away(int pmi, const char *why)
     h = dti_sockets_hello(a, DTI_HELLO_FAILS);
     (void)snprintf(h.why, sizeof h.why, "process %d of %d cannot join: %s", a->process,
                    a->n_processes, why);
-    knows[a->process] = true;
+    for (int p = 0; p < a->n_processes; p++)
+        knows[p] = !dti_sockets_are_partners(a->process, p, a->n_processes);
     do {
         missing = 0;
         for (int p = 0; p < a->n_processes; p++) {
@@ -254,5 +268,5 @@ void dti_sockets_stay_away(int pmi, const char *why)
         }
     } while (missing > 0 && dti_sockets_now_ms() < end_ms);
     free(knows);
-    dti_sockets_depart();
+    dti_sockets_depart(false);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The meeting: each process dials those with lower numbers and admits the others, hears who shows
+ * The meeting: each process dials its partners with lower numbers and admits the others, hears who shows
  * itself and who fails, and waits for nobody once one is lost. Nothing here blocks but look(). */
 #define _GNU_SOURCE /* accept4, POLLRDHUP */
 #include <errno.h>
@@ -107,6 +107,12 @@ static bool is_there(const meeting *m, int process)
     return false;
 }
 
+/* A partner that has not joined. */
+static bool awaits(const meeting *m, int process)
+{
+    return m->sockets[process] < 0 && dti_sockets_are_partners(m->process, process, m->n_processes);
+}
+
 /* "1, 3 and 4" of the missing ones that are there or not, as far as there is room. */
 static int list_missing(const meeting *m, bool there, char *text, size_t bytes)
 {
@@ -115,7 +121,7 @@ static int list_missing(const meeting *m, bool there, char *text, size_t bytes)
 
     text[0] = '\0';
     for (int p = 0; p < m->n_processes; p++) {
-        if (p == m->process || m->sockets[p] >= 0 || is_there(m, p) != there) continue;
+        if (!awaits(m, p) || is_there(m, p) != there) continue;
         if (last >= 0 && used + 24 < bytes)
             used += (size_t)snprintf(text + used, bytes - used, "%s%d", n > 1 ? ", " : "", last);
         last = p;
@@ -256,7 +262,8 @@ static int join(meeting *m, talk *t)
     const dti_hello mine = dti_sockets_hello(m->at, DTI_HELLO_JOINS);
     const int process = t->said.process;
 
-    if (t->role == GUEST) (void)dti_sockets_say(t->socket, &mine);
+    if (t->role == GUEST && t->said.kind == DTI_HELLO_JOINS)
+        (void)dti_sockets_say(t->socket, &mine);
     if (check_hello(m, &t->said) != 0) return -1;
     m->sockets[process] = t->socket;
     end_talk(m, t, false);
@@ -294,7 +301,7 @@ static int understand(meeting *m, talk *t)
         (void)snprintf(m->why, DTI_MPI_TEXT_BYTES, "%.*s", DTI_MPI_TEXT_BYTES - 1, h->why);
         return -1;
     }
-    if (h->kind == DTI_HELLO_JOINS) return join(m, t);
+    if (h->kind == DTI_HELLO_JOINS || h->kind == DTI_HELLO_TALKS) return join(m, t);
     t->role = SEEN; /* of a job of another size it will be found out when they join */
     if (h->n_processes == m->n_processes) t->process = h->process;
     t->n_said = 0;
@@ -352,7 +359,7 @@ static int look(meeting *m, int ms)
 static int step(meeting *m)
 {
     for (int p = 0; p < m->process; p++)
-        if (m->sockets[p] < 0 && !has_role(m, p, HOST) && dial(m, p) != 0) return -1;
+        if (awaits(m, p) && !has_role(m, p, HOST) && dial(m, p) != 0) return -1;
     if (admit_all(m) != 0) return -1;
     for (int i = 0; i < m->n_talks;) {
         const int over = listen_to(m, &m->talks[i]);
@@ -371,14 +378,14 @@ static int step(meeting *m)
 static bool has_all(const meeting *m)
 {
     for (int p = 0; p < m->n_processes; p++)
-        if (p != m->process && m->sockets[p] < 0) return false;
+        if (awaits(m, p)) return false;
     return true;
 }
 
 static bool awaits_a_name(const meeting *m)
 {
     for (int p = 0; p < m->process; p++)
-        if (m->sockets[p] < 0 && !has_role(m, p, HOST)) return true;
+        if (awaits(m, p) && !has_role(m, p, HOST)) return true;
     return false;
 }
 
@@ -434,6 +441,25 @@ static int begin(meeting *m)
     return 0;
 }
 
+/* Guests that have not said who they are may already have more to say. */
+static int hand_over(meeting *m, dti_sockets_job *out)
+{
+    *out = (dti_sockets_job){ m->process, m->n_processes, m->at->listener, m->sockets, NULL, 0 };
+    out->guests = malloc(((size_t)m->n_talks + 1) * sizeof *out->guests);
+    if (out->guests == NULL) {
+        (void)snprintf(m->why, DTI_MPI_TEXT_BYTES, "no memory for %d guests", m->n_talks);
+        return -1;
+    }
+    for (int i = 0; i < m->n_talks;)
+        if (m->talks[i].role == GUEST && m->talks[i].n_said == 0) {
+            out->guests[out->n_guests++] = m->talks[i].socket;
+            end_talk(m, &m->talks[i], false);
+        } else {
+            i++;
+        }
+    return 0;
+}
+
 int dti_sockets_meet(int64_t within_ms, dti_sockets_job *out, char why[DTI_MPI_TEXT_BYTES])
 {
     meeting m = {
@@ -448,10 +474,10 @@ int dti_sockets_meet(int64_t within_ms, dti_sockets_job *out, char why[DTI_MPI_T
     if (failed && m.at != NULL)
         part(&m);
     else if (!failed)
-        *out = (dti_sockets_job){ m.process, m.n_processes, m.sockets };
+        failed = hand_over(&m, out);
     while (m.n_talks > 0) end_talk(&m, &m.talks[m.n_talks - 1], true);
     free(m.talks);
     free(m.polls);
-    dti_sockets_depart();
+    dti_sockets_depart(!failed);
     return failed;
 }
