@@ -23,7 +23,7 @@ enum {
     NAP_NS = 200 * 1000,
     ANSWER_NS = 500 * 1000 * 1000,    /* to say where one is; ranks that wait look more often */
     WORD_NS = 100 * 1000 * 1000,      /* for the last word of a process that has ended */
-    LAST_NS = 2 * 1000 * 1000 * 1000, /* where it may have ended well */
+    LAST_NS = 2 * 1000 * 1000 * 1000, /* of the one above that may have ended well */
     MAX_WATCHED = 256,
     HAS_LEFT = 1, /* of `left` */
     IS_ASKED = 2
@@ -156,6 +156,11 @@ static int lowest_bit(const dti_mpi_world *w)
     return w->process > 0 ? w->process & -w->process : 1 << 30;
 }
 
+static int above(const dti_mpi_world *w)
+{
+    return w->process - lowest_bit(w);
+}
+
 /* With the lock held. */
 static bool pass_on_end(dti_mpi_world *w)
 {
@@ -187,7 +192,7 @@ static void end_by_and_by(dti_mpi_world *w)
         const dti_mpi_notice n = { .kind = DTI_MPI_END, .process = w->process };
         if (w->process == 0)
             w->end = DTI_MPI_HEARD;
-        else if (tell_one(w, &n, w->process - lowest_bit(w)))
+        else if (tell_one(w, &n, above(w)))
             w->end = DTI_MPI_SAID;
     }
     if (w->end == DTI_MPI_HEARD && pass_on_end(w)) w->end = DTI_MPI_ENDED;
@@ -425,8 +430,9 @@ void dti_mpi_watch_process(dti_mpi_world *w, int process, int64_t pid)
 #endif
 }
 
-/* With the lock held. What it said before it died may still be on its way. It may have ended well
- * only when all ranks have. */
+/* With the lock held. What it said before it died may still be on its way. Before this process has
+ * said that all below it have ended nobody can have ended well; after that only the one above is
+ * missed, which has passed on that the run is over before it ends. */
 static void process_died(dti_mpi_world *w, int process)
 {
     const int rank = dti_mpi_first_rank_of(w, process);
@@ -437,6 +443,7 @@ static void process_died(dti_mpi_world *w, int process)
 
     (void)close(w->watched[process].life);
     w->watched[process].life = -1;
+    if (w->end == DTI_MPI_SAID && process != above(w)) return;
     while (w->end < DTI_MPI_HEARD && !atomic_load(&w->aborted) && dti_now_ns() - begin < within) {
         look(w);
         (void)sched_yield();

@@ -292,6 +292,7 @@ typedef struct dti_mpi_card {
     uint64_t protocol; /* hash of what has to be the same program */
     uint64_t machine;
     uint64_t pid_space; /* process numbers can be compared if this is equal */
+    uint64_t space;     /* and memory may be opened */
     uint64_t cpus;      /* hash of those that the process may use */
     dti_mpi_region_card region;
     int32_t n_ranks; /* of the whole run */

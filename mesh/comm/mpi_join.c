@@ -2,7 +2,7 @@
  *
  * How the processes of a run learn who they are: cards go round in rounds in which each process
  * hears from seven others what they have heard so far, so that all know all after log8 of their
- * number; then those of a machine open each other's memory. */
+ * number; then in the same way whether those of a machine can open each other's memory. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -31,6 +31,7 @@ static uint64_t hash_file(uint64_t seed, const char *path)
 static void make_card(const dti_mpi_world *w, dti_mpi_card *card)
 {
     const char *version = dt_version();
+    const uid_t user = geteuid();
     char space[64] = "";
     cpu_set_t cpus;
 
@@ -40,6 +41,7 @@ static void make_card(const dti_mpi_world *w, dti_mpi_card *card)
     card->protocol = dti_mpi_hash(DTI_MPI_API_VERSION, version, strlen(version));
     card->machine = hash_file(1, "/proc/sys/kernel/random/boot_id");
     card->pid_space = dti_mpi_hash(card->machine, space, strlen(space));
+    card->space = dti_mpi_hash(card->pid_space, &user, sizeof user);
     card->cpus = dti_mpi_hash(card->machine, &cpus, sizeof cpus);
     card->n_ranks = w->n_ranks;
     card->sums_by_mpi = w->sums_by_mpi;
@@ -101,80 +103,113 @@ static dt_status wait_to_join(dti_mpi_world *w, int64_t begin, int missing, cons
     return DT_OK;
 }
 
-/* Where processes of this machine can share memory, they do. */
-static dt_status share_memory(dti_mpi_world *w, const dti_mpi_card *cards)
-{
-    const int64_t begin = dti_now_ns();
-    char what[64];
-    int missing;
-
-    (void)snprintf(what, sizeof what, "opened the memory of process %d", w->process);
-    for (int p = 0; p < w->n_processes; p++)
-        if (cards[p].pid_space == cards[w->process].pid_space)
-            dti_mpi_region_reach(&w->region, p, &cards[p].region);
-    dti_mpi_region_tell(&w->region);
-    while ((missing = dti_mpi_region_agree(&w->region)) >= 0)
-        DT_TRY(wait_to_join(w, begin, missing, what));
-    w->all_share = true;
-    for (int p = 0; p < w->n_processes; p++)
-        w->all_share = w->all_share && w->n_hosts <= 1 &&
-                       dti_mpi_shares(w, w->first_rank, dti_mpi_first_rank_of(w, p));
-    return DT_OK;
-}
-
 static int smaller(int a, int b)
 {
     return a < b ? a : b;
 }
 
-/* held[i] is the card of the i-th process from this one on; `far` of them are there. */
-static dt_status exchange_round(dti_mpi_world *w, dti_mpi_queue *q, dti_mpi_card *held, int far)
+/* What is told: `bytes` that begin with a word which is not 0. */
+typedef struct round_of {
+    dti_mpi_queue *queue;
+    char *held; /* of the i-th process from this one on */
+    size_t bytes;
+    const char *what; /* that a process has not done which is missing */
+} round_of;
+
+/* What `far` processes have said is there. */
+static dt_status exchange_round(dti_mpi_world *w, const round_of *r, int far)
 {
     const int n = w->n_processes, tag = dti_mpi_control_tag(w, DTI_MPI_CARD);
     const int64_t begin = dti_now_ns();
     int missing = 0, late = 1;
 
     for (int j = 1; j < DTI_MPI_RADIX && j * far < n; j++) {
-        const int bytes = smaller(far, n - j * far) * (int)sizeof *held;
-        const dti_mpi_message in = { &held[j * far], bytes, (w->process + j * far) % n, tag,
-                                     false,          NULL };
-        const dti_mpi_message out = {
-            held, bytes, (w->process + n - j * far) % n, tag, false, NULL
-        };
-        DT_CHECK(w->api->recv(q, &in) == 0 && w->api->send(q, &out) == 0, DT_ERR_COMM,
-                 "MPI reports: %s", w->api->why(q));
+        dti_mpi_message m = { .data = r->held + (size_t)(j * far) * r->bytes,
+                              .bytes = smaller(far, n - j * far) * (int)r->bytes,
+                              .process = (w->process + j * far) % n,
+                              .tag = tag };
+        bool told = w->api->recv(r->queue, &m) == 0;
+        m.data = r->held;
+        m.process = (w->process + n - j * far) % n;
+        told = told && w->api->send(r->queue, &m) == 0;
+        DT_CHECK(told, DT_ERR_COMM, "MPI reports: %s", w->api->why(r->queue));
         missing += 2;
     }
     while (missing > 0) {
         const dti_mpi_done *done = NULL;
-        const int n_done = w->api->poll(q, &done);
-        DT_CHECK(n_done >= 0, DT_ERR_COMM, "MPI reports: %s", w->api->why(q));
+        const int n_done = w->api->poll(r->queue, &done);
+        DT_CHECK(n_done >= 0, DT_ERR_COMM, "MPI reports: %s", w->api->why(r->queue));
         missing -= n_done;
-        while ((late + 1) * far < n && late + 1 < DTI_MPI_RADIX && held[late * far].protocol != 0)
+        while ((late + 1) * far < n && late + 1 < DTI_MPI_RADIX &&
+               *(const uint64_t *)(void *)(r->held + (size_t)(late * far) * r->bytes) != 0)
             late++;
-        if (n_done == 0)
-            DT_TRY(wait_to_join(w, begin, (w->process + late * far) % n, "called dt_run()"));
+        if (n_done == 0) DT_TRY(wait_to_join(w, begin, (w->process + late * far) % n, r->what));
     }
     return DT_OK;
 }
 
-static dt_status exchange_cards(dti_mpi_world *w, const dti_mpi_card *mine, dti_mpi_card *cards)
+/* all[p] is what process p has handed in as `mine`. */
+static dt_status exchange(dti_mpi_world *w, const void *mine, void *all, size_t bytes,
+                          const char *what)
 {
-    const int n = w->n_processes;
-    dti_mpi_queue *q = w->api->queue_create(2 * DTI_MPI_RADIX);
+    const size_t n = (size_t)w->n_processes;
+    round_of r = { w->api->queue_create(2 * DTI_MPI_RADIX), NULL, bytes, what };
     dt_status st = DT_OK;
-    dti_mpi_card *held;
 
-    DT_CHECK(q != NULL, DT_ERR_MEMORY, "no memory for messages to %d processes", n);
-    held = w->api->queue_memory(q, (size_t)n * sizeof *held);
-    DT_CHECK_TO(done, st, held != NULL, DT_ERR_MEMORY, "no memory for messages to %d processes", n);
-    *held = *mine;
-    for (int far = 1; far < n; far *= DTI_MPI_RADIX)
-        DT_TRY_TO(done, st, exchange_round(w, q, held, far));
-    for (int i = 0; i < n; i++) cards[(w->process + i) % n] = held[i];
+    DT_CHECK(r.queue != NULL, DT_ERR_MEMORY, "no memory for messages to %zu processes", n);
+    r.held = w->api->queue_memory(r.queue, n * bytes);
+    DT_CHECK_TO(done, st, r.held != NULL, DT_ERR_MEMORY, "no memory for messages to %zu processes",
+                n);
+    memcpy(r.held, mine, bytes);
+    for (int far = 1; far < w->n_processes; far *= DTI_MPI_RADIX)
+        DT_TRY_TO(done, st, exchange_round(w, &r, far));
+    for (size_t i = 0; i < n; i++)
+        memcpy((char *)all + ((size_t)w->process + i) % n * bytes, r.held + i * bytes, bytes);
 done:
-    w->api->queue_destroy(q);
+    w->api->queue_destroy(r.queue);
     return st;
+}
+
+/* --- memory -------------------------------------------------------------------------------------
+ */
+
+static bool is_near(const dti_mpi_world *w, const dti_mpi_card *cards, int process)
+{
+    return cards[process].space == cards[w->process].space;
+}
+
+/* Who is to be tried: the next one of those that may share memory, or this process itself. */
+static int next_near(const dti_mpi_world *w, const dti_mpi_card *cards)
+{
+    int p = (w->process + 1) % w->n_processes;
+
+    while (!is_near(w, cards, p)) p = (p + 1) % w->n_processes;
+    return p;
+}
+
+/* Where all processes of this machine can share memory, they do. */
+static dt_status share_memory(dti_mpi_world *w, const dti_mpi_card *cards, uint64_t *reaches)
+{
+    enum { YES = 1, NO = 2 };
+    const int next = next_near(w, cards);
+    const bool reached =
+        next == w->process || dti_mpi_region_try(&w->region, next, &cards[next].region);
+    const uint64_t mine = reached ? YES : NO;
+    bool all = true;
+
+    DT_TRY(exchange(w, &mine, reaches, sizeof mine, "opened the memory of the next one"));
+    for (int p = 0; p < w->n_processes; p++)
+        if (is_near(w, cards, p) && reaches[p] == NO) {
+            if (reached)
+                (void)snprintf(w->region.why, sizeof w->region.why,
+                               "process %d does not reach the next one of this machine", p);
+            all = false;
+        }
+    for (int p = 0; w->region.own != NULL && p < w->n_processes; p++)
+        if (p == w->process || (all && is_near(w, cards, p)))
+            DT_TRY(dti_mpi_region_add(&w->region, p, &cards[p].region));
+    w->all_share = w->n_hosts <= 1 && w->region.n_near == (size_t)w->n_processes;
+    return DT_OK;
 }
 
 /* What of the cards is needed longer than they are. */
@@ -202,8 +237,8 @@ static dt_status meet(dti_mpi_world *w, bool share, dti_mpi_card *cards)
     dti_mpi_card mine = { 0 };
 
     make_card(w, &mine);
-    DT_TRY(dti_mpi_region_open(&w->region, w->process, w->n_processes, share, &mine.region));
-    DT_TRY(exchange_cards(w, &mine, cards));
+    DT_TRY(dti_mpi_region_open(&w->region, w->process, share, &mine.region));
+    DT_TRY(exchange(w, &mine, cards, sizeof mine, "called dt_run()"));
     return DT_OK;
 }
 
@@ -216,17 +251,21 @@ static dt_status joined(dti_mpi_world *w, dt_status st)
 
 dt_status dti_mpi_join(dti_mpi_world *w, bool share)
 {
-    dti_mpi_card *cards;
+    dti_mpi_card *cards = NULL;
+    uint64_t *reaches = NULL;
     dt_status st = DT_OK;
 
     w->parent = getppid();
-    DT_TRY(dti_alloc_array((size_t)w->n_processes, sizeof *cards, (void **)&cards));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)w->n_processes, sizeof *cards, (void **)&cards));
+    DT_TRY_TO(done, st,
+              dti_alloc_array((size_t)w->n_processes, sizeof *reaches, (void **)&reaches));
     DT_TRY_TO(done, st, joined(w, meet(w, share, cards)));
     DT_TRY_TO(done, st, check_cards(w, cards));
     learn(w, cards);
-    DT_TRY_TO(done, st, joined(w, share_memory(w, cards)));
+    DT_TRY_TO(done, st, joined(w, share_memory(w, cards, reaches)));
     DT_TRY_TO(done, st, dti_mpi_control_open(w));
 done:
+    dti_free(reaches);
     dti_free(cards);
     return st;
 }

@@ -28,10 +28,7 @@ typedef struct front {
     uint64_t token;
     _Atomic uint32_t n_entries;
     _Alignas(PAGE_BYTES) entry directory[DIRECTORY];
-    _Atomic uint8_t reaches[]; /* [n_processes]; 0: not said yet */
 } front;
-
-enum { SAID_NOTHING, REACHES, REACHES_NOT };
 
 static uint64_t round_up(uint64_t n, uint64_t to)
 {
@@ -113,16 +110,14 @@ static void *map_of(const dti_mpi_region_card *card, char why[DTI_MPI_REGION_WHY
     return NULL;
 }
 
-dt_status dti_mpi_region_open(dti_mpi_region *r, int process, int n_processes, bool share,
-                              dti_mpi_region_card *card)
+dt_status dti_mpi_region_open(dti_mpi_region *r, int process, bool share, dti_mpi_region_card *card)
 {
-    *r = (dti_mpi_region){ .process = process, .n_processes = n_processes, .file = -1 };
+    *r = (dti_mpi_region){ .process = process, .file = -1 };
     *card = (dti_mpi_region_card){ .pid = getpid(), .file = -1 };
     if (!share) {
         (void)snprintf(r->why, sizeof r->why, "DTENSOR_MPI_SHARED=off");
         return DT_OK;
     }
-    DT_TRY(dti_alloc_array((size_t)n_processes, sizeof *r->peers, (void **)&r->peers));
     r->file = make_file(r->why);
     r->own = map(r->file);
     if (r->own == NULL) {
@@ -131,54 +126,81 @@ dt_status dti_mpi_region_open(dti_mpi_region *r, int process, int n_processes, b
         r->file = -1;
         return DT_OK;
     }
-    r->peers[process] = r->own;
     r->token = ((front *)(void *)r->own)->token = new_token(r->own);
-    atomic_init(&r->used, round_up(sizeof(front) + (uint64_t)n_processes, PAGE_BYTES));
+    atomic_init(&r->used, round_up(sizeof(front), PAGE_BYTES));
     atomic_init(&r->large, region_bytes / PARTS);
     card->token = r->token;
     card->file = r->file;
     return DT_OK;
 }
 
-void dti_mpi_region_reach(dti_mpi_region *r, int process, const dti_mpi_region_card *card)
+bool dti_mpi_region_try(dti_mpi_region *r, int process, const dti_mpi_region_card *card)
 {
-    if (r->own == NULL || r->file < 0 || process == r->process) return;
+    void *p = NULL;
+
+    if (r->own == NULL || r->file < 0) return false;
     if (card->file < 0)
         (void)snprintf(r->why, sizeof r->why, "process %d has no region", process);
     else
-        r->peers[process] = map_of(card, r->why);
+        p = map_of(card, r->why);
+    if (p != NULL) (void)munmap(p, region_bytes);
+    return p != NULL;
 }
 
-static _Atomic uint8_t *said(const dti_mpi_region *r, int process, int of)
+dt_status dti_mpi_region_add(dti_mpi_region *r, int process, const dti_mpi_region_card *card)
 {
-    return &((front *)(void *)r->peers[process])->reaches[of];
+    DT_TRY(dti_grow((void **)&r->near, &r->most, r->n_near + 1, sizeof *r->near));
+    r->near[r->n_near].process = process;
+    r->near[r->n_near].card = *card;
+    atomic_init(&r->near[r->n_near].region, process == r->process ? r->own : NULL);
+    r->n_near++;
+    return DT_OK;
 }
 
-void dti_mpi_region_tell(dti_mpi_region *r)
+static dti_mpi_near *near_one(const dti_mpi_region *r, int process)
 {
-    for (int p = 0; r->own != NULL && p < r->n_processes; p++)
-        atomic_store(said(r, r->process, p), r->peers[p] != NULL ? REACHES : REACHES_NOT);
-}
+    size_t first = 0, end = r->n_near;
 
-int dti_mpi_region_agree(dti_mpi_region *r)
-{
-    for (int p = 0; r->own != NULL && p < r->n_processes; p++) {
-        const uint8_t theirs = r->peers[p] != NULL ? atomic_load(said(r, p, r->process)) : REACHES;
-        if (theirs == SAID_NOTHING) return p;
-        if (theirs == REACHES) continue;
-        (void)snprintf(r->why, sizeof r->why, "process %d does not reach this one", p);
-        (void)munmap(r->peers[p], region_bytes);
-        r->peers[p] = NULL;
+    while (first < end) {
+        const size_t middle = (first + end) / 2;
+        if (r->near[middle].process == process) return &r->near[middle];
+        if (r->near[middle].process < process)
+            first = middle + 1;
+        else
+            end = middle;
     }
-    return -1;
+    return NULL;
+}
+
+bool dti_mpi_region_is_near(const dti_mpi_region *r, int process)
+{
+    return near_one(r, process) != NULL;
+}
+
+dt_status dti_mpi_region_reach(dti_mpi_region *r, int process)
+{
+    char why[DTI_MPI_REGION_WHY_BYTES] = "";
+    dti_mpi_near *n = near_one(r, process);
+    char *region, *none = NULL;
+
+    if (atomic_load(&n->region) != NULL) return DT_OK;
+    region = map_of(&n->card, why);
+    DT_CHECK(region != NULL, DT_ERR_COMM, "the memory of process %d cannot be opened any more: %s",
+             process, why);
+    if (!atomic_compare_exchange_strong(&n->region, &none, region))
+        (void)munmap(region, region_bytes); /* another thread was faster */
+    return DT_OK;
 }
 
 void dti_mpi_region_close(dti_mpi_region *r)
 {
-    for (int p = 0; r->peers != NULL && p < r->n_processes; p++)
-        if (r->peers[p] != NULL) (void)munmap(r->peers[p], region_bytes);
+    for (size_t i = 0; i < r->n_near; i++) {
+        char *region = atomic_load(&r->near[i].region);
+        if (region != NULL && region != r->own) (void)munmap(region, region_bytes);
+    }
+    if (r->own != NULL) (void)munmap(r->own, region_bytes);
     if (r->own != NULL && r->file >= 0) (void)close(r->file);
-    dti_free((void *)r->peers);
+    dti_free(r->near);
     *r = (dti_mpi_region){ .file = -1 };
 }
 
@@ -218,7 +240,7 @@ void *dti_mpi_region_large(dti_mpi_region *r, size_t bytes)
 
 void *dti_mpi_region_find(const dti_mpi_region *r, int process, uint64_t name)
 {
-    char *base = r->peers[process];
+    char *base = atomic_load_explicit(&near_one(r, process)->region, memory_order_acquire);
     entry *e = entry_of((front *)(void *)base, name);
     const uint64_t place = atomic_load_explicit(&e->place, memory_order_acquire);
 

@@ -7,8 +7,9 @@
  * however it ended. A directory at its front says what lies where, so a rank can look for what
  * another one has laid down, or is about to.
  *
- * Two processes use it if both could open the other's region; they agree about that when the run
- * begins, and use MPI otherwise. */
+ * Processes of a machine use them if each could open that of the next one; they agree about that
+ * when the run begins, and use MPI otherwise. The region of another one is mapped when there is
+ * something to look for. */
 #ifndef DTI_MPI_REGION_H
 #define DTI_MPI_REGION_H
 
@@ -18,16 +19,6 @@
 
 enum { DTI_MPI_REGION_WHY_BYTES = 192 };
 
-typedef struct dti_mpi_region {
-    char *own;    /* NULL: there is none, see why */
-    char **peers; /* [n_processes], NULL: not reached; mine is `own` */
-    int process, n_processes;
-    int file; /* -1: only threads of this process can use it */
-    uint64_t token;
-    _Atomic uint64_t used, large; /* up to where the two parts of `own` are given out */
-    char why[DTI_MPI_REGION_WHY_BYTES];
-} dti_mpi_region;
-
 /* What others have to know to open a region. */
 typedef struct dti_mpi_region_card {
     uint64_t token; /* at its front */
@@ -36,20 +27,40 @@ typedef struct dti_mpi_region_card {
     int32_t unused;
 } dti_mpi_region_card;
 
+/* A process of this machine whose region can be opened. */
+typedef struct dti_mpi_near {
+    int process;
+    dti_mpi_region_card card;
+    _Atomic(char *) region; /* NULL: not mapped yet */
+} dti_mpi_near;
+
+typedef struct dti_mpi_region {
+    char *own; /* NULL: there is none, see why */
+    int process;
+    int file;           /* -1: only threads of this process can use it */
+    dti_mpi_near *near; /* [n_near] by process, this one among them */
+    size_t n_near, most;
+    uint64_t token;
+    _Atomic uint64_t used, large; /* up to where the two parts of `own` are given out */
+    char why[DTI_MPI_REGION_WHY_BYTES];
+} dti_mpi_region;
+
 /* Makes the region of this process. If the system refuses, only `why` says so. `share`: for other
  * processes too. Errors: memory. */
-dt_status dti_mpi_region_open(dti_mpi_region *r, int process, int n_processes, bool share,
+dt_status dti_mpi_region_open(dti_mpi_region *r, int process, bool share,
                               dti_mpi_region_card *card) DT_MUST_USE;
 
-/* Opens the region of another process of this machine, if that can be. */
-void dti_mpi_region_reach(dti_mpi_region *r, int process, const dti_mpi_region_card *card);
+/* Whether the region of another process of this machine can be opened; `why` says it if not. */
+bool dti_mpi_region_try(dti_mpi_region *r, int process, const dti_mpi_region_card *card);
 
-/* Tells the others whom this process reaches. */
-void dti_mpi_region_tell(dti_mpi_region *r);
+/* It can: in the order of processes. */
+dt_status dti_mpi_region_add(dti_mpi_region *r, int process,
+                             const dti_mpi_region_card *card) DT_MUST_USE;
 
-/* Closes the regions of processes that do not reach this one. The number of one that has not told
- * yet, or -1: it is agreed. */
-int dti_mpi_region_agree(dti_mpi_region *r);
+/* Is it one of those; and mapping its region, which may fail later than it was tried. By any
+ * thread. */
+bool dti_mpi_region_is_near(const dti_mpi_region *r, int process);
+dt_status dti_mpi_region_reach(dti_mpi_region *r, int process) DT_MUST_USE;
 
 void dti_mpi_region_close(dti_mpi_region *r);
 
@@ -61,7 +72,7 @@ void *dti_mpi_region_lay(dti_mpi_region *r, uint64_t name, size_t bytes);
  * together. NULL: it is full. By any thread. */
 void *dti_mpi_region_large(dti_mpi_region *r, size_t bytes);
 
-/* What a process has laid down under a name; NULL: nothing yet. */
+/* What a process that was reached has laid down under a name; NULL: nothing yet. */
 void *dti_mpi_region_find(const dti_mpi_region *r, int process, uint64_t name);
 
 /* Could processes of this machine share memory? If not, `why` says what the system answers. */

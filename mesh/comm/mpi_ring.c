@@ -55,7 +55,7 @@ static uint64_t name_of(uint64_t group, dti_mpi_lane lane, int from, int to)
 bool dti_mpi_shares(const dti_mpi_world *w, int rank, int other)
 {
     if (w->n_hosts > 0 && dti_mpi_host_of(w, rank) != dti_mpi_host_of(w, other)) return false;
-    return w->region.own != NULL && w->region.peers[dti_mpi_process_of(w, other)] != NULL;
+    return dti_mpi_region_is_near(&w->region, dti_mpi_process_of(w, other));
 }
 
 dt_status dti_mpi_ring_open(dti_mpi_stream *s, dti_mpi_lane lane)
@@ -66,6 +66,7 @@ dt_status dti_mpi_ring_open(dti_mpi_stream *s, dti_mpi_lane lane)
     dti_mpi_ring *ring;
     char *large;
 
+    DT_TRY(dti_mpi_region_reach(region, s->process));
     s->ring_name = name_of(c->group, lane, s->sends ? me : other, s->sends ? other : me);
     if (!s->sends) return DT_OK;
     large = dti_mpi_region_large(region, RING_SLOTS * large_bytes(c));

@@ -7,8 +7,8 @@
  * itself belongs to torchrun, which listens there.)
  *
  * A process takes its name as soon as it knows that it is one of several, long before it meets the
- * others, and shows itself to its partners that are there; of any two the later one has a connection
- * to the earlier. So whoever waits hears at once that one has ended that was there; and one that
+ * others, and shows itself to its partners that are there; of any two the later one has a
+ * connection to the earlier. So whoever waits hears at once that one has ended that was there; and one that
  * cannot come tells its partners why, who tell theirs. Partners are all, up to eight processes; of
  * more those that hear from each other when they join (mpi_join.c). Others are joined when one of
  * them has something to say, so a process keeps its name. */
@@ -54,8 +54,8 @@ typedef struct dti_hello {
     char why[DTI_MPI_TEXT_BYTES]; /* FAILS */
 } dti_hello;
 
-/* A process of the job, by RANK and WORLD_SIZE, its connections to its partners, -1 in the places of
- * others, and those to some who have not said who they are. None blocks. The caller frees both, and
+/* A process of the job, by RANK and WORLD_SIZE, its connections to its partners, -1 in the places
+ * of others, and those to some who have not said who they are. None blocks. The caller frees both, and
  * keeps the listener. */
 typedef struct dti_sockets_job {
     int process, n_processes;

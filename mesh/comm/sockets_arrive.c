@@ -185,7 +185,7 @@ void dti_sockets_depart(bool keeps_name)
 /* --- coming and not coming ----------------------------------------------------------------------
  */
 
-/* Partners that have a name by now are shown this process; who takes one later will see its name. */
+/* Partners that have a name by now are shown this process; who takes one later will see its. */
 void dti_sockets_arrive(void)
 {
     char why[DTI_MPI_TEXT_BYTES];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The table of mpi_api.h without MPI, for the processes that torchrun, or anything else that sets
- * RANK and WORLD_SIZE, has started on one machine: messages over Unix sockets (sockets_wire.h). What is large goes through shared memory and never comes here (mpi_region.h).
+ * RANK and WORLD_SIZE, has started on one machine: messages over Unix sockets (sockets_wire.h).
+ * What is large goes through shared memory and never comes here (mpi_region.h).
  *
  * A module of its own, as those of MPI are, with the state of one process's connections. */
 #include "mesh/comm/sockets_wire.h"

@@ -2,8 +2,8 @@
  *
  * What lies between the table of sockets_module.c and the connections: messages on their way.
  *
- * A process is joined to few others when a job begins, and to any other when one of them first sends
- * to it. If both do so at once they have two connections: each writes on the one that it has
+ * A process is joined to few others when a job begins, and to any other when one of them first
+ * sends to it. If both do so at once they have two connections: each writes on the one that it has
  * dialed, and both are read. */
 #ifndef DTI_SOCKETS_WIRE_H
 #define DTI_SOCKETS_WIRE_H

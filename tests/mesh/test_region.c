@@ -15,15 +15,20 @@ typedef struct pair {
 static void open_pair(pair *p)
 {
     for (int i = 0; i < 2; i++)
-        DT_ASSERT_OK(dti_mpi_region_open(&p->region[i], i, 2, true, &p->card[i]));
+        DT_ASSERT_OK(dti_mpi_region_open(&p->region[i], i, true, &p->card[i]));
     if (p->region[0].file < 0) dt_test_skip("%s", p->region[0].why);
 }
 
 static void reach(pair *p)
 {
-    for (int i = 0; i < 2; i++) dti_mpi_region_reach(&p->region[i], 1 - i, &p->card[1 - i]);
-    for (int i = 0; i < 2; i++) dti_mpi_region_tell(&p->region[i]);
-    for (int i = 0; i < 2; i++) DT_ASSERT_EQ_INT(dti_mpi_region_agree(&p->region[i]), -1);
+    for (int i = 0; i < 2; i++) {
+        DT_ASSERT(dti_mpi_region_try(&p->region[i], 1 - i, &p->card[1 - i]));
+        for (int k = 0; k < 2; k++) DT_ASSERT_OK(dti_mpi_region_add(&p->region[i], k, &p->card[k]));
+        DT_ASSERT_OK(dti_mpi_region_reach(&p->region[i], 1 - i));
+        DT_ASSERT_OK(dti_mpi_region_reach(&p->region[i], 1 - i)); /* it is mapped already */
+        DT_ASSERT(dti_mpi_region_is_near(&p->region[i], 1 - i));
+        DT_ASSERT(!dti_mpi_region_is_near(&p->region[i], 2));
+    }
 }
 
 static void close_pair(pair *p)
@@ -63,29 +68,26 @@ DT_TEST(region, a_full_directory_refuses)
     for (uint64_t i = 0; i < n; i += 97)
         DT_ASSERT(
             dti_mpi_region_find(&p.region[1], 0, 5 + i * MOST) ==
-            (char *)p.region[1].peers[0] +
+            (char *)p.region[1].near[0].region +
                 ((char *)dti_mpi_region_find(&p.region[0], 0, 5 + i * MOST) - p.region[0].own));
     DT_ASSERT(dti_mpi_region_lay(&p.region[1], 1, (size_t)1 << 40) == NULL);
     DT_ASSERT(dti_mpi_region_large(&p.region[1], (size_t)1 << 40) == NULL);
 }
 
-DT_TEST(region, two_that_do_not_reach_each_other_both_know)
+DT_TEST(region, one_that_cannot_be_opened_is_told_with_the_reason)
 {
     DT_ENDS(close_pair) pair p;
 
     open_pair(&p);
     p.card[0].token++; /* another file has its number by now */
-    reach(&p);
-    DT_ASSERT(p.region[0].peers[1] == NULL && p.region[1].peers[0] == NULL);
+    DT_ASSERT(!dti_mpi_region_try(&p.region[1], 0, &p.card[0]));
     DT_ASSERT(strstr(p.region[1].why, "is another file") != NULL);
-    DT_ASSERT_EQ_STR(p.region[0].why, "process 1 does not reach this one");
-    close_pair(&p);
-
-    open_pair(&p);
     p.card[0].file = 4095; /* nothing there */
-    reach(&p);
-    DT_ASSERT(p.region[0].peers[1] == NULL && p.region[1].peers[0] == NULL);
+    DT_ASSERT(!dti_mpi_region_try(&p.region[1], 0, &p.card[0]));
     DT_ASSERT(strstr(p.region[1].why, "/fd/4095: ") != NULL);
+    DT_ASSERT_OK(dti_mpi_region_add(&p.region[1], 0, &p.card[0])); /* it was there when tried */
+    DT_ASSERT_STATUS(dti_mpi_region_reach(&p.region[1], 0), DT_ERR_COMM,
+                     "the memory of process 0 cannot be opened any more");
 }
 
 DT_TEST(region, one_that_does_not_share_is_left_alone)
@@ -94,23 +96,9 @@ DT_TEST(region, one_that_does_not_share_is_left_alone)
 
     open_pair(&p);
     dti_mpi_region_close(&p.region[0]);
-    DT_ASSERT_OK(dti_mpi_region_open(&p.region[0], 0, 2, false, &p.card[0]));
-    reach(&p);
-    DT_ASSERT(p.region[0].own == NULL && p.region[1].peers[0] == NULL);
+    DT_ASSERT_OK(dti_mpi_region_open(&p.region[0], 0, false, &p.card[0]));
+    DT_ASSERT(!dti_mpi_region_try(&p.region[0], 1, &p.card[1]));
+    DT_ASSERT(!dti_mpi_region_try(&p.region[1], 0, &p.card[0]));
+    DT_ASSERT(p.region[0].own == NULL);
     DT_ASSERT_EQ_STR(p.region[1].why, "process 0 has no region");
-}
-
-/* A process that has not said yet whom it reaches is waited for. */
-DT_TEST(region, agreement_waits_for_the_other)
-{
-    DT_ENDS(close_pair) pair p;
-
-    open_pair(&p);
-    dti_mpi_region_reach(&p.region[0], 1, &p.card[1]);
-    dti_mpi_region_tell(&p.region[0]);
-    DT_ASSERT_EQ_INT(dti_mpi_region_agree(&p.region[0]), 1);
-    dti_mpi_region_reach(&p.region[1], 0, &p.card[0]);
-    dti_mpi_region_tell(&p.region[1]);
-    DT_ASSERT_EQ_INT(dti_mpi_region_agree(&p.region[0]), -1);
-    DT_ASSERT(p.region[0].peers[1] != NULL);
 }
