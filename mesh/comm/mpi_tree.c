@@ -274,8 +274,7 @@ static void hand_out_blocks(dti_mpi_comm *c)
     const size_t bytes = dt_dtype_size(call->dtype);
     void *to = dti_element(call->recv, c->blocks.at, bytes);
     const int64_t mine = dti_mpi_part(&c->blocks, call->counts[c->head.rank]);
-    int64_t at =
-        y->is_second ? of_second(c).begin : at_places(c, 0, dti_mpi_reversed(y, y->node)).n;
+    int64_t at;
     dti_mpi_transfer t = dti_mpi_flat(c, DTI_MPI_COPY, to, mine);
 
     if (!is_rail(c)) {
@@ -283,6 +282,7 @@ static void hand_out_blocks(dti_mpi_comm *c)
                       &t);
         return;
     }
+    at = y->is_second ? of_second(c).begin : at_places(c, 0, dti_mpi_reversed(y, y->node)).n;
     for (int place = y->place; place < n_here(c); place += y->least) {
         const int member = on_host(c, y->host, place);
         const span block = { at, dti_mpi_part(&c->blocks, call->counts[member]) };

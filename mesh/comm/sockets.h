@@ -8,10 +8,10 @@
  *
  * A process takes its name as soon as it knows that it is one of several, long before it meets the
  * others, and shows itself to its partners that are there; of any two the later one has a
- * connection to the earlier. So whoever waits hears at once that one has ended that was there; and one that
- * cannot come tells its partners why, who tell theirs. Partners are all, up to eight processes; of
- * more those that hear from each other when they join (mpi_join.c). Others are joined when one of
- * them has something to say, so a process keeps its name. */
+ * connection to the earlier. So whoever waits hears at once that one has ended that was there; and
+ * one that cannot come tells its partners why, who tell theirs. Partners are all, up to eight
+ * processes; of more those that hear from each other when they join (mpi_join.c). Others are joined
+ * when one of them has something to say, so a process keeps its name. */
 #ifndef DTI_SOCKETS_H
 #define DTI_SOCKETS_H
 
@@ -55,8 +55,8 @@ typedef struct dti_hello {
 } dti_hello;
 
 /* A process of the job, by RANK and WORLD_SIZE, its connections to its partners, -1 in the places
- * of others, and those to some who have not said who they are. None blocks. The caller frees both, and
- * keeps the listener. */
+ * of others, and those to some who have not said who they are. None blocks. The caller frees both,
+ * and keeps the listener. */
 typedef struct dti_sockets_job {
     int process, n_processes;
     int listener;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The meeting: each process dials its partners with lower numbers and admits the others, hears who
- * shows itself and who fails, and waits for nobody once one is lost. Nothing here blocks but look(). */
+ * shows itself and who fails, and waits for nobody once one is lost. Nothing here but look()
+ * blocks.
+ */
 #define _GNU_SOURCE /* accept4, POLLRDHUP */
 #include <errno.h>
 #include <poll.h>

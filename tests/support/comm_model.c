@@ -50,23 +50,69 @@ static double reduce_two(double a, double b, dt_reduce op)
 }
 
 /* In double for f64, with a rounding to f32 after each step otherwise: exactly f32 arithmetic. */
-static void put_reduced_float(void *to, int64_t at, const comm_case *k, int n_ranks,
-                              const int *ranks, int64_t i)
+static double step(double a, double b, const comm_case *k)
 {
-    double acc = 0, x;
-    double wide;
-    float one;
+    const double sum = reduce_two(a, b, k->reduce);
+
+    return k->dtype == DT_F64 ? sum : (double)(float)sum;
+}
+
+/* Between processes more than eight ranks are added host by host, and then the hosts. */
+static int host_of(const comm_case *k, int n_ranks, int rank)
+{
+    const int n = k->n_hosts > 0 && n_ranks > 8 ? k->n_hosts : 1;
+    const int all = k->n_world;
+    int h = 0;
+
+    if (n == 1) return 0;
+    while (rank >= (h + 1) * (all / n) + (h + 1 < all % n ? h + 1 : all % n)) h++;
+    return h;
+}
+
+/* Neighbours first; of a number that is no power of two, as many at the front as are too many. */
+static double add_hosts(double *sums, int n, const comm_case *k)
+{
+    int nodes = 1, pairs;
+
+    while (2 * nodes <= n) nodes *= 2;
+    pairs = n - nodes;
+    for (int i = 0; i < nodes; i++)
+        sums[i] = i < pairs ? step(sums[2 * i], sums[2 * i + 1], k) : sums[i + pairs];
+    for (; nodes > 1; nodes /= 2)
+        for (int i = 0; i < nodes / 2; i++) sums[i] = step(sums[2 * i], sums[2 * i + 1], k);
+    return sums[0];
+}
+
+static double sum_of_terms(const comm_case *k, int n_ranks, const int *ranks, int64_t i)
+{
+    enum { MOST = 1024 };
+    double sums[MOST], x;
+    int n = 0, hosts[MOST];
 
     for (int r = 0; r < n_ranks; r++) {
+        const int host = host_of(k, n_ranks, ranks[r]);
         uint64_t place;
+        int h = 0;
         put_input(&place, 0, k->dtype, k->salt, ranks[r], i);
         if (k->dtype == DT_F64)
             memcpy(&x, &place, sizeof x);
         else
             x = (double)dti_load_f32(&place, k->dtype, 0);
-        acc = r == 0 ? x : reduce_two(acc, x, k->reduce);
-        if (k->dtype != DT_F64) acc = (double)(float)acc;
+        while (h < n && hosts[h] != host) h++;
+        sums[h] = h < n ? step(sums[h], x, k) : x;
+        if (h < n) continue;
+        hosts[n++] = host;
     }
+    return add_hosts(sums, n, k);
+}
+
+static void put_reduced_float(void *to, int64_t at, const comm_case *k, int n_ranks,
+                              const int *ranks, int64_t i)
+{
+    const double acc = sum_of_terms(k, n_ranks, ranks, i);
+    double wide;
+    float one;
+
     wide = k->reduce == DT_AVG ? acc / n_ranks : acc;
     if (k->dtype == DT_F64) {
         memcpy((char *)to + (size_t)at * 8, &wide, 8);
