@@ -53,9 +53,12 @@ static dt_status told(const dt_channel *c)
 static dt_status wait_for_one(dt_parcel *p)
 {
     dt_channel *c = p->channel;
+    const dti_comm_request nothing = { .call = { .op = p->sends ? DTI_COMM_SEND : DTI_COMM_RECV },
+                                       .seq = p->number };
     dti_comm_request *r = dti_parcel_blocked_by(p);
-    dt_status st;
+    dt_status st = r == NULL ? c->comm->ops->check(c->comm, &nothing) : DT_OK;
 
+    if (st != DT_OK) return dti_parcel_fail(p, st); /* nothing is begun any more */
     DT_CHECK(r != NULL, DT_ERR_ARG,
              "%s of channel \"%s\" is one that rank %d sends itself, and has not %s yet", p->name,
              c->comm->name, dt_runtime_rank(c->all->rt), p->sends ? "received" : "sent");

@@ -218,12 +218,30 @@ static dt_status ask_for_first(dt_pipeline *p)
     return DT_OK;
 }
 
+/* The cell that makes what an action waits for, before the message of an error. */
+static void say_awaited(const dt_pipeline *p, const dt_action *a)
+{
+    const bool is_f = a->kind == DT_ACTION_F;
+    const int maker = is_f ? a->stage - 1 : a->stage + 1;
+    const int rank = dt_pipeline_schedule_rank_of(p->schedule, maker);
+    char text[DT_ACTION_BYTES];
+    int n;
+    const dt_action *row = dt_pipeline_schedule_row(p->schedule, rank, &n);
+
+    for (int i = 0; i < n; i++)
+        if (row[i].stage == maker && row[i].microbatch == a->microbatch &&
+            row[i].kind != DT_ACTION_W && (row[i].kind == DT_ACTION_F) == is_f)
+            dti_error_prefix("waits for %s, cell %d of rank %d", dt_action_text(&row[i], text),
+                             dt_pipeline_schedule_column(p->schedule, rank, i), rank);
+}
+
 /* What an action needs, from another rank or *here; the tape has it then. NULL: nothing. */
 static dt_status await(dt_pipeline *p, const dt_action *a, dt_tape *t, dt_tensor **here,
                        dt_tensor **out)
 {
     stage *own = &p->stages[a->stage];
     source *from = a->kind == DT_ACTION_F ? &own->x : &own->dy;
+    dt_status st;
 
     *out = NULL;
     if (from->channel != NULL) {
@@ -232,7 +250,9 @@ static dt_status await(dt_pipeline *p, const dt_action *a, dt_tape *t, dt_tensor
         *out = dti_tape_push(t, *here);
         *here = NULL;
     }
-    DT_TRY(dt_tape_status(t));
+    st = dt_tape_status(t);
+    if (st != DT_OK && from->channel != NULL) say_awaited(p, a);
+    DT_TRY(st);
     return a->microbatch + 1 < p->n_microbatches ? ask(from) : DT_OK;
 }
 
@@ -397,11 +417,12 @@ static dt_status run_row(dt_pipeline *p)
 {
     dt_runtime *rt = dt_mesh_runtime(p->mesh);
     char text[DT_ACTION_BYTES];
+    dt_status st = ask_for_first(p);
 
-    DT_TRY(ask_for_first(p));
+    if (st != DT_OK) dti_error_prefix("rank %d of the pipeline, before its first cell", p->rank);
+    DT_TRY(st);
     for (int i = 0; i < p->n_actions; i++) {
         const dt_action *a = &p->row[i];
-        dt_status st;
         if (p->options.told != NULL) p->options.told(p->options.arg, a, false);
         dt_timeline_begin(rt, spans[a->kind]);
         st = act(p, a);
@@ -413,7 +434,9 @@ static dt_status run_row(dt_pipeline *p)
         DT_TRY(st);
         if (p->options.told != NULL) p->options.told(p->options.arg, a, true);
     }
-    return await_sent(p);
+    st = await_sent(p);
+    if (st != DT_OK) dti_error_prefix("rank %d of the pipeline, behind its last cell", p->rank);
+    return st;
 }
 
 /* --- the loss --------------------------------------------------------------------------------- */
