@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/numbers.h"
+#include "base/text.h"
 #include "cli/option_table.h"
 #include "cli/pipelines.h"
 
@@ -322,6 +323,27 @@ static void warn_of_stage(const cli_session *s)
     cli_warn(s->console, text);
 }
 
+/* What the second and the third stage cut travels for each microbatch. */
+static void warn_of_passes(const cli_session *s, const cli_training *t)
+{
+    const int64_t zero = s->args->training.zero, m = t->microbatches;
+    char text[DT_ERROR_MESSAGE_BYTES], each[DTI_NUMBER_BYTES], all[DTI_NUMBER_BYTES];
+    int64_t bytes;
+
+    if (t->pipeline == NULL || zero < 2 || m == 1 || zero_dim(s->mesh) == NULL) return;
+    bytes = s->n_params * cli_batch_ranks(s) / s->run.n_ranks *
+            (int64_t)(zero == 2 ? sizeof(float) : dt_dtype_size(s->dtype));
+    (void)snprintf(
+        text, sizeof text,
+        zero == 2 ? "--zero 2 in a pipeline: a rank reduces the gradients of its stages, %s, "
+                    "after each of %" PRId64 " microbatches, %s in a step; --zero 1 does so once"
+                  : "--zero 3 in a pipeline: a rank gathers the parameters of its stages, %s, "
+                    "for each F and B of %" PRId64
+                    " microbatches, %s in a step; --zero 1 does so once",
+        dti_bytes_text(bytes, each), m, dti_bytes_text((zero == 2 ? m : 2 * m) * bytes, all));
+    cli_warn(s->console, text);
+}
+
 /* Masters are what is not f32 has, and what rounds at random is bf16. */
 static dt_status check_masters(const cli_session *s)
 {
@@ -353,6 +375,7 @@ dt_status cli_training_settle(const cli_session *s, cli_training *t)
              " sequences are possible",
              t->batch, t->sequence, (int64_t)INT32_MAX / t->sequence);
     warn_of_stage(s);
+    warn_of_passes(s, t);
     DT_TRY(check_masters(s));
     DT_TRY(know_tokens(s, &t->data));
     t->data.sequence = t->sequence;

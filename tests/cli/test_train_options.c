@@ -35,6 +35,24 @@ DT_TEST(cli_train_options, a_dry_run_says_what_each_rank_holds_and_makes_nothing
                  "  update ");
 }
 
+DT_TEST(cli_train_options, cut_parts_that_travel_for_each_microbatch_are_warned_of)
+{
+    command_result r;
+    train_place p;
+
+    train_open(&p);
+    r = COMMAND_ENDS(0, COMMAND("train", "-m", p.model, "--dry-run", "--mesh", "pp=2,dp=2",
+                                "--zero", "2", "--batch", "8", "--microbatches", "4"));
+    COMMAND_ASSERT_HAS(r.err, "--zero 2 in a pipeline: a rank reduces the gradients");
+    COMMAND_ASSERT_HAS(r.err, "after each of 4 microbatches");
+    r = COMMAND_ENDS(0, COMMAND("train", "-m", p.model, "--dry-run", "--mesh", "pp=2,dp=2",
+                                "--zero", "3", "--batch", "8", "--microbatches", "4"));
+    COMMAND_ASSERT_HAS(r.err, "--zero 3 in a pipeline: a rank gathers the parameters");
+    r = COMMAND_ENDS(0, COMMAND("train", "-m", p.model, "--dry-run", "--mesh", "pp=2,dp=2",
+                                "--zero", "1", "--batch", "8", "--microbatches", "4"));
+    DT_ASSERT(strstr(r.err, "in a pipeline") == NULL);
+}
+
 static void put_options(const train_place *p, const char *text)
 {
     dt_test_write_file(p->folder, "options.json", text, strlen(text));
