@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "tests/support/train_steps.h"
 
-enum { MOST_VALUES = 1 << 18, STEPS = 3, LENGTH = 5, MOST_ROWS = 18, WORDS = 50 };
+enum { MOST_VALUES = 1 << 18, STEPS = 3, LENGTH = 5, MOST_ROWS = 18, WORDS = 50, MOST_RANKS = 8 };
 
 /* A run, and what it comes to on its first rank. */
 typedef struct run {
@@ -20,6 +20,7 @@ typedef struct run {
     dt_recomputed recompute;
     dt_test_steps steps;
     dt_test_losses losses;
+    dt_pipeline_result last[MOST_RANKS]; /* of each rank */
     int64_t n;
     float *values; /* of all parameters, whole, one after the other */
 } run;
@@ -87,6 +88,7 @@ static dt_status train_on(dt_mesh *mesh, const void *arg)
 
     DT_TRY(dt_test_train_model(mesh, &r->steps, &losses, &model));
     if (dt_runtime_rank(dt_mesh_runtime(mesh)) == 0) r->losses = losses;
+    r->last[dt_runtime_rank(dt_mesh_runtime(mesh))] = losses.last;
     st = compare_copies(mesh, model);
     if (st == DT_OK) st = keep(mesh, model, r);
     dt_model_release(&model);
@@ -143,7 +145,8 @@ static void train(const char *fixture, run *r)
                                 .recompute = r->recompute,
                                 .sequence_parallel = r->sequence_parallel };
     r->steps.optimizer.zero = r->zero < 3 ? r->zero : 0;
-    if (r->zero == 3) r->steps.fully_shard = "dp";
+    if (r->zero == 3)
+        r->steps.fully_shard = strstr(r->mesh, "dp_shard") != NULL ? "dp_shard" : "dp";
     r->values = calloc(MOST_VALUES, sizeof *r->values);
     DT_ASSERT(r->values != NULL);
     dt_test_on_ranks(r->mesh, train_on, r);
@@ -242,6 +245,8 @@ DT_TEST(stages, beside_other_parallelism_they_have_its_bits)
                  { .mesh = "dp=2,pp=2", .schedule = "zbv", .zero = 1 } };
     run cut[] = { { .mesh = "pp=2,dp=2", .schedule = "zb-h1", .zero = 2 },
                   { .mesh = "pp=2,dp=2", .schedule = "zb-h1", .zero = 3 } };
+    run hybrid[] = { { .mesh = "pp=2,dp_replicate=2,dp_shard=2", .schedule = "1f1b", .zero = 3 },
+                     { .mesh = "dp_replicate=2,pp=2,dp_shard=2", .schedule = "zbv", .zero = 3 } };
     run all[] = { { .mesh = "pp=2,dp=2,tp=2", .schedule = "1f1b", .zero = 1 } };
 
     if (dt_test_processes() > 1) dt_test_skip("references run on one rank");
@@ -249,6 +254,7 @@ DT_TEST(stages, beside_other_parallelism_they_have_its_bits)
     sweep("deep", "tp=2", 4, sp, DT_COUNT(sp));
     sweep("deep", "dp=2", 4, dp, DT_COUNT(dp));
     sweep("deep", "dp=2", 4, cut, DT_COUNT(cut));
+    sweep("deep", "dp_replicate=2,dp_shard=2", 4, hybrid, DT_COUNT(hybrid));
     sweep("deep", "dp=2,tp=2", 4, all, DT_COUNT(all));
 }
 
@@ -298,5 +304,47 @@ DT_TEST(stages, every_architecture_is_cut)
         expect_near(&cut, &whole, tied[i]);
         free(whole.values);
         free(cut.values);
+    }
+}
+
+/* Bytes that ranks from..to have received of other stages, one way. */
+static int64_t received(const run *r, bool forward, int from, int to)
+{
+    int64_t bytes = 0;
+
+    for (int k = from; k <= to; k++)
+        bytes += (forward ? r->last[k].forward : r->last[k].backward).comm[DT_COMM_SEND].bytes;
+    return bytes;
+}
+
+/* A boundary costs each way what the stage before it makes of each microbatch, on each rank of tp,
+ * or a part on each where tokens are cut. */
+DT_TEST(stages, boundaries_cost_the_bytes_of_an_activation_for_each_microbatch)
+{
+    static const char *const schedules[] = { "gpipe", "1f1b", "zb-h1" };
+    const int64_t one = 2 * LENGTH * 24 * (int64_t)sizeof(float); /* of a microbatch */
+
+    if (dt_test_processes() > 1) dt_test_skip("one process sees all ranks");
+    for (size_t i = 0; i < DT_COUNT(schedules); i++) {
+        run r = { .mesh = "pp=4", .schedule = schedules[i], .microbatches = 4 + (int)i };
+        train("deep", &r);
+        for (int k = 0; k < 4; k++) {
+            DT_ASSERT_EQ_INT(received(&r, true, k, k), k > 0 ? one * r.microbatches : 0);
+            DT_ASSERT_EQ_INT(received(&r, false, k, k), k < 3 ? one * r.microbatches : 0);
+        }
+        free(r.values);
+    }
+    for (int cut = 0; cut < 2; cut++) {
+        run r = { .mesh = "pp=2,tp=2",
+                  .schedule = "1f1b",
+                  .microbatches = 4,
+                  .sequence_parallel = cut != 0 };
+        const int64_t both = one * r.microbatches * (cut ? 1 : 2);
+        train("deep", &r);
+        DT_ASSERT_EQ_INT(received(&r, true, 0, 1), 0);
+        DT_ASSERT_EQ_INT(received(&r, true, 2, 3), both);
+        DT_ASSERT_EQ_INT(received(&r, false, 0, 1), both);
+        DT_ASSERT_EQ_INT(received(&r, false, 2, 3), 0);
+        free(r.values);
     }
 }
