@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dtensor plan --auto: its plans run, what it calls exact is what a run's own dry run says, and
+ * what cannot be is refused. */
+#include "tests/cli/train.h"
+
+static const char machine[] =
+    "{\"name\": \"four cores\", \"gpus\": false, \"devices_per_node\": 4, \"device_bytes\": 4e9,"
+    " \"memory_bandwidth\": 1e10, \"flops_f32\": 1e11, \"efficiency\": 0.6,"
+    " \"inside_latency\": 1e-5, \"inside_bandwidth\": 5e9}";
+
+/* Folder of a model and of a machine's file. */
+static void open_place(train_place *p, char file[DT_TEST_PATH_BYTES + 16])
+{
+    train_open(p);
+    dt_test_write_file(p->folder, "machine.json", machine, sizeof machine - 1);
+    (void)snprintf(file, DT_TEST_PATH_BYTES + 16, "%s/machine.json", p->folder);
+}
+
+/* What is taken for a mesh, its options in a file. */
+static json_t *planned(const train_place *p, const char *file, const char *mesh)
+{
+    const command_result r = COMMAND_ENDS(
+        0, COMMAND("plan", "-m", p->model, "--auto", "--train", "--machine", file, "--batch", "8",
+                   "--sequence", "16", "--dtype", "f32", "--json", "--explain", mesh));
+    json_t *v = json_loads(r.out, 0, NULL);
+    char *text;
+
+    DT_ASSERT(json_is_object(json_object_get(v, "options")));
+    text = json_dumps(json_object_get(v, "options"), 0);
+    dt_test_write_file(p->folder, "options.json", text, strlen(text));
+    free(text);
+    return v;
+}
+
+static int64_t peak_of_run(const train_place *p)
+{
+    char options[DT_TEST_PATH_BYTES + 16];
+    int64_t most = 0;
+    command_result r;
+    json_t *v, *rank;
+    size_t i;
+
+    (void)snprintf(options, sizeof options, "%s/options.json", p->folder);
+    r = COMMAND_ENDS(0, COMMAND("train", "-m", p->model, "--dry-run", "--options", options, "-o",
+                                p->run, "--json"));
+    v = json_loads(r.out, 0, NULL);
+    json_array_foreach(json_object_get(v, "ranks"), i, rank)
+    {
+        const int64_t peak = json_integer_value(json_object_get(rank, "peak_bytes"));
+        most = peak > most ? peak : most;
+    }
+    json_decref(v);
+    return most;
+}
+
+DT_TEST(cli_plan_auto, train_takes_its_options_and_holds_what_it_said)
+{
+    static const char *const meshes[] = { "dp=4", "tp=4", "pp=2,dp=2", "dp=2,tp=2", "pp=2,tp=2" };
+    char file[DT_TEST_PATH_BYTES + 16];
+    train_place p;
+
+    open_place(&p, file);
+    for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
+        json_t *v = planned(&p, file, meshes[i]);
+        const json_t *first = json_array_get(json_object_get(v, "verdicts"), 0);
+        const json_t *exact = json_object_get(first, "exact");
+        DT_ASSERT_EQ_STR(json_string_value(json_object_get(first, "verdict")), "ranked");
+        DT_ASSERT_EQ_INT(json_integer_value(json_object_get(exact, "peak_bytes")), peak_of_run(&p));
+        json_decref(v);
+    }
+}
+
+/* The loss after a step, under the options of the last plan or on one rank. */
+static double second_loss(const train_place *p, const char *name, bool alone)
+{
+    char run[TRAIN_PATH_BYTES], options[TRAIN_PATH_BYTES];
+
+    (void)snprintf(run, sizeof run, "%s/%s", p->folder, name);
+    (void)snprintf(options, sizeof options, "%s/options.json", p->folder);
+    if (alone)
+        COMMAND_ENDS(0, COMMAND("train", "-m", p->model, "--data", p->data, "--steps", "2", "-o",
+                                run, "--mesh", "dp=1", "--batch", "8", "--sequence", "16",
+                                "--dtype", "f32", "--log-every", "1"));
+    else
+        COMMAND_ENDS(0, COMMAND("train", "-m", p->model, "--data", p->data, "--steps", "2", "-o",
+                                run, "--options", options, "--log-every", "1"));
+    return train_number(run, 2, "loss");
+}
+
+DT_TEST(cli_plan_auto, its_plans_run_and_train_alike)
+{
+    static const char *const meshes[] = { "dp=4", "pp=2,dp=2", "dp=2,tp=2" };
+    char file[DT_TEST_PATH_BYTES + 16];
+    train_place p;
+    double want;
+
+    open_place(&p, file);
+    want = second_loss(&p, "alone", true);
+    for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
+        char name[16];
+        json_decref(planned(&p, file, meshes[i]));
+        (void)snprintf(name, sizeof name, "run%zu", i);
+        DT_ASSERT_CLOSE(second_loss(&p, name, false), want, 1e-5 * want);
+    }
+}
+
+DT_TEST(cli_plan_auto, what_cannot_be_is_refused)
+{
+    char file[DT_TEST_PATH_BYTES + 16];
+    train_place p;
+
+    open_place(&p, file);
+    COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--machine", file), "--machine is of --auto");
+    COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--top", "2"), "--top is of --auto");
+    COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--auto", "--train"), "for which machine?");
+    COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--auto", "--machine", file), "add --train");
+    COMMAND_ENDS(
+        2, COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--mesh", "dp=4"),
+        "--mesh is what --auto finds");
+    COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", "h200"),
+                 "--machine: \"h200\" is no machine");
+    COMMAND_ENDS(
+        2,
+        COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--explain", "cp=4"),
+        "dims are pp, dp and tp");
+    dt_test_write_file(p.folder, "machine.json", "{}", 2);
+    COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file),
+                 "devices_per_node is missing");
+}
+
+DT_TEST(cli_plan_auto, a_model_that_fits_nowhere_ends_with_2_and_says_where_it_would)
+{
+    static const char tiny[] =
+        "{\"devices_per_node\": 1, \"device_bytes\": 2e5, \"memory_bandwidth\": 1e10,"
+        " \"flops_f32\": 1e11, \"efficiency\": 0.6, \"gpus\": false, \"inside_latency\": 0,"
+        " \"inside_bandwidth\": 1e9, \"between_latency\": 0, \"between_bandwidth\": 1e9}";
+    char file[DT_TEST_PATH_BYTES + 16];
+    train_place p;
+
+    open_place(&p, file);
+    dt_test_write_file(p.folder, "machine.json", tiny, sizeof tiny - 1);
+    COMMAND_ENDS(2,
+                 COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file,
+                         "--sequence", "16", "--dtype", "f32"),
+                 "fits in no way");
+}
