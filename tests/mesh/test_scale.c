@@ -147,6 +147,20 @@ DT_TEST(scale, small_sums_and_barriers_send_few_messages)
     dt_test_on_ranks("tp=64", counts_hold, NULL);
 }
 
+/* Many times as many as there are cores. */
+DT_TEST(scale, hundreds_of_ranks_send_few_messages)
+{
+    static const char *const meshes[] = { "tp=256", "tp=1024" };
+
+    dt_test_long();
+    for (size_t i = 0; i < DT_COUNT(meshes) && dt_test_processes() > 1; i++) {
+        dt_run_options o = DT_TEST_RUN_OPTIONS;
+        o.timeout_ms = 120000;
+        o.threads_per_rank = 1;
+        DT_ASSERT_OK(dt_test_run(&o, meshes[i], counts_hold, NULL));
+    }
+}
+
 /* --- ranks that fail --------------------------------------------------------------------------
  */
 
