@@ -37,7 +37,7 @@ endif()
 # file name ending -> flags; the ending says what the machine must have
 set(dt_isa_avx2 -mavx2 -mfma -mf16c)
 set(dt_isa_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c)
-set(dt_isa_avx512_bf16 ${dt_isa_avx512} -mavx512bf16)
+set(dt_isa_avx512_bf16 ${dt_isa_avx512} -mavx512bf16 -mavx512vnni)
 
 set(DT_HAVE_X86_KERNELS FALSE)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")

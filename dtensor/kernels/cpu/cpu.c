@@ -56,7 +56,8 @@ dti_isa dti_isa_detect(void)
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
         return DTI_ISA_AVX2;
-    if (!__builtin_cpu_supports("avx512bf16")) return DTI_ISA_AVX512;
+    if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni"))
+        return DTI_ISA_AVX512;
     return has_amx() ? DTI_ISA_AMX : DTI_ISA_AVX512_BF16;
 }
 #else

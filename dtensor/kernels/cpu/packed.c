@@ -11,6 +11,7 @@
 #include "dtensor/kernels/cpu/packed.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "base/numbers.h"
 #include "dtensor/kernels/cpu/linear.h"
@@ -41,15 +42,20 @@ typedef struct packed_job {
     _Atomic int64_t next; /* chunk of a part to be taken */
 } packed_job;
 
-static const dti_packed_ops *ops_of(dti_isa isa, dt_dtype x)
+static const dti_packed_ops *ops_of(dti_isa isa, dt_dtype x, const dti_packed_form *f,
+                                    int64_t n_rows)
 {
 #ifdef DT_HAVE_X86_KERNELS
-    if (isa >= DTI_ISA_AVX512_BF16 && x == DT_BF16) return &dti_packed_avx512_bf16;
+    if (isa >= DTI_ISA_AVX512_BF16 && x == DT_BF16 && f->floats) return &dti_packed_avx512_bf16;
+    if (isa >= DTI_ISA_AVX512_BF16 && x == DT_BF16)
+        return n_rows <= dti_packed_vnni.rows ? &dti_packed_vnni : &dti_packed_vnni_rows;
     if (isa >= DTI_ISA_AVX512) return &dti_packed_avx512;
     if (isa == DTI_ISA_AVX2) return &dti_packed_avx2;
 #endif
     (void)isa;
     (void)x;
+    (void)f;
+    (void)n_rows;
     return &dti_packed_portable;
 }
 
@@ -108,13 +114,19 @@ static int64_t lay_out(const packed_job *j, char *at, packed_work *w)
     const int64_t chunk = dti_round_up(j->chunk, j->ops->outputs);
     const int64_t scales = lines((chunk * j->groups + DTI_PACKED_PAD) * f32);
     const int64_t keep = lines(j->ops->outputs * j->ops->row_bytes(&j->form, j->depth));
-    const int64_t lanes = j->n_depths > 1 ? chunk * rows * j->ops->vector : 0;
+    const int64_t lanes = j->n_depths > 1 || j->ops->keeps ? chunk * rows * j->ops->lanes : 0;
     const int64_t sums = lines(rows * chunk * f32);
 
     *w = (packed_work){ (float *)(void *)at, (float *)(void *)(at + scales),
                         (float *)(void *)(at + 2 * scales + keep),
                         (float *)(void *)(at + 2 * scales + keep + lanes), at + 2 * scales };
     return 2 * scales + keep + lanes + sums;
+}
+
+/* Lines that are wanted when a stream of codes has come as far as it is called now. */
+static void call(const void *p, int64_t bytes, int64_t ahead)
+{
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)p + ahead + i, 0, 2);
 }
 
 /* Scales of some outputs as floats, and what is to be added to codes less their middle: one for
@@ -124,14 +136,28 @@ static void widen(const packed_job *j, int64_t o, int64_t n, float *scales, floa
     const float middle = j->form.bits == 4 ? 8.0f : 128.0f;
     const int64_t groups = j->groups / j->repeats, bytes = (int64_t)dt_dtype_size(j->scales->dtype);
     const uint8_t *zeros = j->zeros != NULL ? (const uint8_t *)j->zeros->data + o * groups : NULL;
+    const char *from = (const char *)j->scales->data + o * groups * bytes;
+    const int64_t turns = dti_divide_up(LEAD, n * j->l.n_in * j->form.bits / 8 + 1);
 
-    j->scale_rows->load(scales, (const char *)j->scales->data + o * groups * bytes, n * groups);
+    call(from, n * groups * bytes, turns * n * groups * bytes);
+    if (zeros != NULL) call(zeros, n * groups, turns * n * groups);
+    j->scale_rows->load(scales, from, n * groups);
     for (int64_t i = n * groups; j->repeats > 1 && i-- > 0;) {
         const float s = scales[i];
         for (int64_t r = 0; r < j->repeats; r++) scales[i * j->repeats + r] = s;
     }
-    for (int64_t i = 0; zeros != NULL && i < n * j->groups; i++)
+    for (int64_t i = 0; zeros != NULL && i < n * j->groups; i++) {
+        const int32_t word = DTI_PACKED_ZERO * zeros[i / j->repeats];
         shifts[i] = middle - (float)zeros[i / j->repeats];
+        if (j->ops->whole) memcpy(shifts + i, &word, sizeof word);
+    }
+}
+
+/* Where the first scale of output o of a chunk stands: those of a tile are used at once if there
+ * is one depth. */
+static int64_t first_scale(const packed_job *j, int64_t o)
+{
+    return j->n_depths > 1 ? o * j->groups : 0;
 }
 
 /* Some outputs of a chunk, from o on, at depth d, for tiles [begin, end). */
@@ -147,11 +173,11 @@ static void run_tiles(const packed_job *j, const packed_work *w, int64_t chunk, 
                           .codes = (const uint8_t *)j->l.w->data + (chunk + o) * row_bytes +
                                    i * j->form.bits / 8,
                           .codes_stride = row_bytes,
-                          .ahead = j->n_depths > 1 ? some * row_bytes : LEAD,
-                          .scales = w->scales + o * j->groups + i / j->form.group,
-                          .shifts = w->shifts + o * j->groups + i / j->form.group,
+                          .ahead = j->n_depths > 1 || j->ops->keeps ? some * row_bytes : LEAD,
+                          .scales = w->scales + first_scale(j, o) + i / j->form.group,
+                          .shifts = w->shifts + first_scale(j, o) + i / j->form.group,
                           .scales_stride = j->groups,
-                          .keep = part[1] - part[0] > 1 ? w->keep : NULL,
+                          .keep = part[1] - part[0] > 1 || j->ops->keeps ? w->keep : NULL,
                           .begins = d == 0,
                           .ends = d + 1 == j->n_depths,
                           .y_stride = j->chunk };
@@ -160,7 +186,7 @@ static void run_tiles(const packed_job *j, const packed_work *w, int64_t chunk, 
         const int64_t row = row_of(j, tile) - first;
         t.n_rows = row_of(j, tile + 1) - first - row;
         t.x = slot(j, d, tile);
-        t.lanes = w->lanes + (o * rows + some * row) * (j->ops->vector / (int64_t)sizeof(float));
+        t.lanes = w->lanes + (o * rows + some * row) * (j->ops->lanes / (int64_t)sizeof(float));
         t.y = w->sums + row * j->chunk + o;
         t.kept = tile > part[0];
         j->ops->multiply(&t);
@@ -179,9 +205,14 @@ static void multiply_share(void *arg, int worker, int n_workers)
         const int64_t chunk = at % j->n_chunks * j->chunk, p = at / j->n_chunks;
         const int64_t n = dti_min(j->l.n_out - chunk, j->chunk);
         const int64_t part[2] = { p * j->n_tiles / j->n_parts, (p + 1) * j->n_tiles / j->n_parts };
-        widen(j, chunk, n, w.scales, w.shifts);
         for (int64_t d = 0; d < j->n_depths; d++)
-            for (int64_t o = 0; o < n; o += j->ops->outputs) run_tiles(j, &w, chunk, o, d, part);
+            for (int64_t o = 0; o < n; o += j->ops->outputs) {
+                const int64_t first = first_scale(j, o);
+                if (d == 0)
+                    widen(j, chunk + o, dti_min(n - o, j->ops->outputs), w.scales + first,
+                          w.shifts + first);
+                run_tiles(j, &w, chunk, o, d, part);
+            }
         dti_linear_store(&j->l, w.sums, j->chunk, j->row + row_of(j, part[0]),
                          row_of(j, part[1]) - row_of(j, part[0]), chunk, n);
     }
@@ -204,7 +235,8 @@ static void cut(packed_job *j, int64_t max_tiles, int n_workers)
     const int64_t fair = dti_divide_up(dti_divide_up(j->l.n_out, 4 * (int64_t)n_workers), outputs);
     const int64_t wide = max_tiles > 1 ? CHUNK : dti_min(CHUNK_BYTES / (row_bytes + 1), 4 * CHUNK);
 
-    j->depth = dti_max(max_tiles > 1 ? dti_min(j->l.n_in, j->ops->depth) : j->l.n_in, 1);
+    j->depth = max_tiles > 1 ? j->ops->depth : j->ops->keeps ? 8 * j->ops->depth : j->l.n_in;
+    j->depth = dti_max(dti_min(j->l.n_in, j->depth), 1);
     j->n_depths = dti_max(dti_divide_up(j->l.n_in, j->depth), 1);
     j->slot_bytes = j->ops->rows * j->ops->row_bytes(&j->form, j->depth);
     j->max_part = dti_min(max_tiles, dti_divide_up(GROUP_BYTES, j->slot_bytes + 1));
@@ -215,8 +247,7 @@ static void cut(packed_job *j, int64_t max_tiles, int n_workers)
 static dt_status run(const dt_kargs *a, const char *op, bool floats)
 {
     const dti_packed_attr *attr = a->attr;
-    packed_job j = { .ops = ops_of(a->cpu->isa, a->in[0].dtype),
-                     .l = { .cpu = a->cpu,
+    packed_job j = { .l = { .cpu = a->cpu,
                             .x = &a->in[0],
                             .w = &a->in[1],
                             .y = &a->out[0],
@@ -238,6 +269,7 @@ static dt_status run(const dt_kargs *a, const char *op, bool floats)
     DT_TRY(dti_cpu_rows(a->cpu, op, j.scales, &j.scale_rows));
     DT_TRY(dti_cpu_rows(a->cpu, op, j.l.y, &y_rows));
     if (j.l.n_rows == 0 || j.l.n_out == 0) return DT_OK;
+    j.ops = ops_of(a->cpu->isa, j.l.x->dtype, &j.form, j.l.n_rows);
     j.groups = j.l.n_in / j.form.group;
     j.repeats = attr->group / j.form.group;
     max_tiles = dti_divide_up(dti_divide_up(j.l.n_rows, n_blocks), j.ops->rows);

@@ -14,8 +14,9 @@
 
 #include <dtensor/base.h>
 
-/* Groups are not longer for kernels; floats behind the last scale. */
-enum { DTI_PACKED_GROUP = 128, DTI_PACKED_PAD = 16 };
+/* Groups are not longer for kernels; floats behind the last scale; a zero point of 1 of kernels on
+ * whole numbers: 1 and 128 in a word. */
+enum { DTI_PACKED_GROUP = 128, DTI_PACKED_PAD = 16, DTI_PACKED_ZERO = 0x00800001 };
 
 /* What codes are. */
 typedef struct dti_packed_form {
@@ -32,7 +33,7 @@ typedef struct dti_packed_tile {
     const uint8_t *codes;             /* outputs are codes_stride bytes apart */
     int64_t codes_stride, ahead;      /* codes so many bytes on will be wanted next */
     const float *scales;              /* outputs are scales_stride apart; PAD more can be read */
-    const float *shifts;              /* zeros: middle - z, as scales */
+    const float *shifts;              /* zeros: middle - z, as scales; whole: the word of z */
     int64_t scales_stride;
     bool kept;         /* the numbers that codes stand for are what another tile kept, */
     void *keep;        /* here, unless it was NULL */
@@ -46,7 +47,10 @@ typedef struct dti_packed_ops {
     int rows, outputs; /* of a tile, at most; of fewer outputs the last one is computed again */
     int vector;        /* bytes */
     int64_t depth;     /* inputs at a time where they are cut */
+    int lanes;         /* bytes of the sums between depths, of a row and an output */
     bool widens;       /* pack takes floats, otherwise x as it is */
+    bool whole;        /* sums are of whole numbers */
+    bool keeps; /* a tile that is alone with its outputs keeps numbers too, and needs lanes */
     int64_t (*row_bytes)(const dti_packed_form *f, int64_t depth); /* of a packed row */
     /* A row of a tile, its vectors `step` bytes apart, 64-byte aligned. */
     void (*pack)(void *to, int64_t step, const void *x, const dti_packed_form *f, int64_t depth);
@@ -57,7 +61,9 @@ extern const dti_packed_ops dti_packed_portable;
 #ifdef DT_HAVE_X86_KERNELS
 extern const dti_packed_ops dti_packed_avx2;
 extern const dti_packed_ops dti_packed_avx512;
-extern const dti_packed_ops dti_packed_avx512_bf16; /* x of bf16 only */
+extern const dti_packed_ops dti_packed_avx512_bf16; /* x of bf16 only, codes that are floats */
+extern const dti_packed_ops dti_packed_vnni;        /* x of bf16 only, whole codes: up to 4 rows */
+extern const dti_packed_ops dti_packed_vnni_rows;   /* and more; the same bits */
 #endif
 
 #endif

@@ -155,13 +155,25 @@ static inline __attribute__((always_inline)) void block(const dti_packed_tile *t
 
 static void multiply(const dti_packed_tile *t)
 {
-    of_width(t, false);
+    const dti_packed_form *f = &t->form;
+
+    if (f->floats)
+        of_kind(t, (packed_kind){ 8, true, false, false, false, false });
+    else if (f->bits == 4 && f->zeros)
+        of_kind(t, (packed_kind){ 4, false, true, false, false, false });
+    else if (f->bits == 4)
+        of_kind(t, (packed_kind){ 4, false, false, false, false, false });
+    else if (f->zeros)
+        of_kind(t, (packed_kind){ 8, false, true, false, false, false });
+    else
+        of_kind(t, (packed_kind){ 8, false, false, false, false, false });
 }
 
 const dti_packed_ops DT_PACKED = { .rows = R_MAX,
                                    .outputs = O_MAX,
                                    .vector = sizeof(vf),
                                    .depth = 1024,
+                                   .lanes = sizeof(vf),
                                    .widens = true,
                                    .row_bytes = row_bytes,
                                    .pack = pack,

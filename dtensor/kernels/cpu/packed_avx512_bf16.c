@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products with packed weights and x of bf16, by the instruction for dot products of pairs: codes
+ * Products with codes of e4m3 and x of bf16, by the instruction for dot products of pairs: codes
  * become bf16, which is exact, sums are f32 (the instruction takes subnormals for zero).
  *
- * A lane of a vector of 64 bytes of codes is a word, of 8 or 4 neighbouring inputs. Groups of 128
- * are "wide": a block is 256 inputs, of whose halves the first stands in even lanes, the second in
- * odd ones, so that a scale meets 16 inputs of a lane at once. Otherwise it is 64 bytes of codes. A
- * packed row of x is for each block the inputs in the order in which codes become numbers, then, if
- * zero points are added later, the sums of lanes. */
+ * A lane of a vector of 64 bytes of codes is a word, of 4 neighbouring inputs. Groups of 128 are
+ * "wide": a block is 256 inputs, of whose halves the first stands in even lanes, the second in odd
+ * ones, so that a scale meets 16 inputs of a lane at once. Otherwise it is 64 inputs. A packed row
+ * of x is for each block the inputs in the order in which codes become numbers.
+ */
 #include "dtensor/kernels/cpu/packed.h"
 
 #include <immintrin.h>
@@ -24,31 +24,23 @@ static bool is_wide(const dti_packed_form *f)
 
 static int64_t block_of(const dti_packed_form *f)
 {
-    return is_wide(f) ? WIDE : 512 / f->bits;
-}
-
-/* Zero points of 8 bits are subtracted from codes at once, those of 4 bits from sums. */
-static bool adds_sums(const dti_packed_form *f)
-{
-    return f->zeros && f->bits == 4;
+    return is_wide(f) ? WIDE : 64;
 }
 
 static int64_t row_bytes(const dti_packed_form *f, int64_t depth)
 {
     const int64_t block = block_of(f);
 
-    return (depth + block - 1) / block * (block / 32 + adds_sums(f)) * 64;
+    return (depth + block - 1) / block * block * (int64_t)sizeof(uint16_t);
 }
 
 /* The input of a block that half-word h of vector v of its numbers is. */
 static int input_of(const dti_packed_form *f, int v, int h)
 {
-    const int per = 16 / f->bits, word = h / 2, k = v % per, codes = v / per, n = 32 / f->bits;
-    const int code = f->bits == 4 ? 4 * (h % 2) + k : f->floats ? 2 * (h % 2) + k : 2 * k + h % 2;
+    const int word = h / 2, codes = v / 2, code = 2 * (h % 2) + v % 2;
 
-    if (!is_wide(f)) return word * n + code;
-    return word % 2 * (WIDE / 2) + codes / 2 * (512 / f->bits) + (word / 2 * 2 + codes % 2) * n +
-           code;
+    if (!is_wide(f)) return word * 4 + code;
+    return word % 2 * (WIDE / 2) + codes / 2 * 64 + (word / 2 * 2 + codes % 2) * 4 + code;
 }
 
 static void order_of(const dti_packed_form *f, uint8_t order[WIDE])
@@ -59,7 +51,6 @@ static void order_of(const dti_packed_form *f, uint8_t order[WIDE])
 static void pack(void *to_, int64_t step, const void *x, const dti_packed_form *f, int64_t depth)
 {
     const int64_t block = block_of(f);
-    const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
     uint8_t order[WIDE];
     char *to = to_;
 
@@ -67,7 +58,6 @@ static void pack(void *to_, int64_t step, const void *x, const dti_packed_form *
     for (int64_t i = 0; i < depth; i += block) {
         const uint16_t *from = (const uint16_t *)x + i;
         uint16_t edge[WIDE] = { 0 };
-        __m512 sums = _mm512_setzero_ps();
         if (i + block > depth) {
             memcpy(edge, from, (size_t)(depth - i) * sizeof *edge);
             from = edge;
@@ -76,20 +66,11 @@ static void pack(void *to_, int64_t step, const void *x, const dti_packed_form *
             _Alignas(64) uint16_t some[32];
             for (int h = 0; h < 32; h++) some[h] = from[order[v * 32 + h]];
             memcpy(to, some, sizeof some);
-            sums = _mm512_dpbf16_ps(sums, (__m512bh)_mm512_load_si512(some), ones);
         }
-        if (!adds_sums(f)) continue;
-        _mm512_store_ps(to, sums);
-        to += step;
     }
 }
 
 typedef uint16_t halves __attribute__((vector_size(64)));
-
-/* bf16 of -8 .. 7 */
-static const uint16_t nibbles[16] = { 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040,
-                                      0xc000, 0xbf80, 0x0000, 0x3f80, 0x4000, 0x4040,
-                                      0x4080, 0x40a0, 0x40c0, 0x40e0 };
 
 /* bf16 of the magnitudes of e4m3: a mantissa of 3 bits below an exponent of 4 */
 /* clang-format off */
@@ -113,22 +94,16 @@ static const uint16_t magnitudes[128] = {
 };
 /* clang-format on */
 
-/* What codes are made numbers with. */
 typedef struct tables {
-    __m512i nibbles;
-    __m512i floats[4];
-    __m512 z23[O_MAX], z15[O_MAX]; /* of bytes: z, and 2^23 and 2^15 */
+    __m512i part[4];
 } tables;
 
-static inline __attribute__((always_inline)) tables load_tables(const packed_kind k)
+static inline __attribute__((always_inline)) tables load_tables(void)
 {
-    tables t = { .nibbles = _mm512_setzero_si512() };
+    tables t;
 
-    if (k.bits == 4)
-        t.nibbles =
-            _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)nibbles));
-    for (int i = 0; i < 4 && k.floats; i++)
-        t.floats[i] = _mm512_loadu_si512((const void *)(magnitudes + (ptrdiff_t)32 * i));
+    for (int i = 0; i < 4; i++)
+        t.part[i] = _mm512_loadu_si512((const void *)(magnitudes + (ptrdiff_t)32 * i));
     return t;
 }
 
@@ -136,37 +111,18 @@ static inline __attribute__((always_inline)) tables load_tables(const packed_kin
 static inline __m512i floats_of(__m512i bytes, const tables *t)
 {
     const __mmask32 large = _mm512_test_epi16_mask(bytes, _mm512_set1_epi16(0x40));
-    const __m512i low = _mm512_permutex2var_epi16(t->floats[0], bytes, t->floats[1]);
-    const __m512i high = _mm512_permutex2var_epi16(t->floats[2], bytes, t->floats[3]);
+    const __m512i low = _mm512_permutex2var_epi16(t->part[0], bytes, t->part[1]);
+    const __m512i high = _mm512_permutex2var_epi16(t->part[2], bytes, t->part[3]);
 
     return _mm512_or_si512(_mm512_mask_blend_epi16(large, low, high),
                            (__m512i)(((halves)bytes & 0x80) << 8));
 }
 
-/* The lower two bytes of each word less z, as bf16. Below the 1 of 2^23 and 2^15 a byte where it
- * stands is a float already; of that of the first byte the upper half goes to the lower one. */
-static inline __m512i bytes_of(__m512i w, __m512 z23, __m512 z15)
+/* Vector v of those that 64 bytes of codes become. */
+static inline __attribute__((always_inline)) __m512bh number(__m512i w, const int v,
+                                                             const tables *t)
 {
-    const __m512i one23 = _mm512_castps_si512(_mm512_set1_ps(0x1p23f));
-    const __m512i one15 = _mm512_castps_si512(_mm512_set1_ps(0x1p15f));
-    const __m512i upper = _mm512_set_epi32(0x1f001f, 0x1d001d, 0x1b001b, 0x190019, 0x170017,
-                                           0x150015, 0x130013, 0x110011, 0xf000f, 0xd000d, 0xb000b,
-                                           0x90009, 0x70007, 0x50005, 0x30003, 0x10001);
-    const __m512 low = _mm512_castsi512_ps(_mm512_mask_blend_epi8(0x1111111111111111, one23, w));
-    const __m512 high = _mm512_castsi512_ps(_mm512_mask_blend_epi8(0x2222222222222222, one15, w));
-
-    return _mm512_mask_permutexvar_epi16(_mm512_castps_si512(high - z15), 0x55555555, upper,
-                                         _mm512_castps_si512(low - z23));
-}
-
-/* Vector v of those that 64 bytes of codes of output j become. */
-static inline __attribute__((always_inline)) __m512bh number(__m512i w, const int v, const int j,
-                                                             const packed_kind k, const tables *t)
-{
-    if (k.bits == 4) /* the table looks at 5 bits, and has everything twice */
-        return (__m512bh)_mm512_permutexvar_epi16((__m512i)((halves)w >> (4 * v)), t->nibbles);
-    if (k.floats) return (__m512bh)floats_of((__m512i)((halves)w >> (8 * v)), t);
-    return (__m512bh)bytes_of(v > 0 ? _mm512_srli_epi32(w, 16) : w, t->z23[j], t->z15[j]);
+    return (__m512bh)floats_of((__m512i)((halves)w >> (8 * v)), t);
 }
 
 /* Vector v of a block's codes at p, of `half` bytes for each half of the inputs, of which the
@@ -205,14 +161,14 @@ static inline __attribute__((always_inline)) void add_codes(__m512 part[R_MAX][O
                                                             const int R, const packed_kind k,
                                                             const tables *tab)
 {
-    const int per = 16 / k.bits, n = k.wide ? k.bits / 2 : 1;
+    const int per = 2, n = k.wide ? 4 : 1;
 
     UNROLL
     for (int c = 0; c < n; c++) {
         __m512i w[O_MAX];
         UNROLL
         for (int j = 0; j < O_MAX; j++) {
-            w[j] = k.wide ? wide_words(p->codes[j], c, 16 * k.bits, p->odd)
+            w[j] = k.wide ? wide_words(p->codes[j], c, WIDE / 2, p->odd)
                           : _mm512_maskz_loadu_epi32(p->there, p->codes[j]);
             _mm_prefetch((const char *)(p->codes[j] + ahead + c * 64), _MM_HINT_T1);
         }
@@ -220,7 +176,7 @@ static inline __attribute__((always_inline)) void add_codes(__m512 part[R_MAX][O
         for (int v = 0; v < per; v++) {
             UNROLL
             for (int j = 0; j < O_MAX; j++) {
-                const __m512bh q = number(w[j], v, j, k, tab);
+                const __m512bh q = number(w[j], v, tab);
                 if (k.keeps)
                     _mm512_store_si512(p->keep + ((c * per + v) * O_MAX + j) * 64, (__m512i)q);
                 UNROLL
@@ -250,27 +206,16 @@ add_kept(__m512 part[R_MAX][O_MAX], const char *x, const char *keep, const int n
     }
 }
 
-/* Of output j, for each lane the shift of its group. */
-static inline __attribute__((always_inline)) __m512
-shift_of(const dti_packed_tile *t, const place *p, const int j, const packed_kind k, __m512i of)
-{
-    return by_lane(p->scales[j] + (t->shifts - t->scales) + p->group, k, of, p->there);
-}
-
-static inline __attribute__((always_inline)) void
-add_scaled(__m512 sum[R_MAX][O_MAX], __m512 part[R_MAX][O_MAX], const dti_packed_tile *t,
-           const place *p, const int R, const packed_kind k, __m512i of)
+static inline __attribute__((always_inline)) void add_scaled(__m512 sum[R_MAX][O_MAX],
+                                                             __m512 part[R_MAX][O_MAX],
+                                                             const place *p, const int R,
+                                                             const packed_kind k, __m512i of)
 {
     UNROLL
     for (int j = 0; j < O_MAX; j++) {
         const __m512 s = by_lane(p->scales[j] + p->group, k, of, p->there);
-        const __m512 z = k.zeros && k.bits == 4 ? shift_of(t, p, j, k, of) : s;
         UNROLL
-        for (int r = 0; r < R; r++) {
-            if (k.zeros && k.bits == 4) /* x: the sums of lanes */
-                part[r][j] = _mm512_fmadd_ps(z, _mm512_load_ps(p->x + r * 64), part[r][j]);
-            sum[r][j] = _mm512_fmadd_ps(s, part[r][j], sum[r][j]);
-        }
+        for (int r = 0; r < R; r++) sum[r][j] = _mm512_fmadd_ps(s, part[r][j], sum[r][j]);
     }
 }
 
@@ -291,15 +236,14 @@ static inline __attribute__((always_inline)) void finish(const dti_packed_tile *
 static inline __attribute__((always_inline)) void block(const dti_packed_tile *t, const int R,
                                                         const packed_kind k)
 {
-    const int64_t step = k.wide ? WIDE : 512 / k.bits, group = t->form.group;
+    const int64_t step = k.wide ? WIDE : 64, group = t->form.group;
     const int by = __builtin_ctzll((uint64_t)group), n = (int)step / 32;
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const __m512i of =
         _mm512_srli_epi32(/* which group of those of a block */
                           lane,
-                          (unsigned)(step > group ? __builtin_ctzll((uint64_t)(group * k.bits / 32))
-                                                  : 31));
-    tables tab = load_tables(k);
+                          (unsigned)(step > group ? __builtin_ctzll((uint64_t)(group / 4)) : 31));
+    const tables tab = load_tables();
     place p = { .x = t->x, .keep = t->keep };
     __m512 sum[R_MAX][O_MAX];
 
@@ -314,30 +258,22 @@ static inline __attribute__((always_inline)) void block(const dti_packed_tile *t
                 t->begins ? _mm512_setzero_ps() : _mm512_load_ps(t->lanes + (r * O_MAX + j) * 16);
     }
     for (int64_t left = t->depth; left > 0; left -= step) {
-        const __mmask16 some = (__mmask16)((1u << (left * k.bits / 32 & 15)) - 1);
+        const __mmask16 some = (__mmask16)((1u << (left / 4 & 15)) - 1);
         __m512 part[R_MAX][O_MAX];
         p.odd = left > WIDE / 2 ? ODD : 0;
         p.there = k.wide ? EVEN | p.odd : left >= step ? (__mmask16)0xffff : some;
         p.group = (t->depth - left) >> by;
         UNROLL
         for (int e = 0; e < R * O_MAX; e++) part[e / O_MAX][e % O_MAX] = _mm512_setzero_ps();
-        UNROLL
-        for (int j = 0; j < O_MAX; j++) {
-            const bool shifted = k.bits == 8 && k.zeros && !k.kept;
-            const __m512 shift = shifted ? shift_of(t, &p, j, k, of) : _mm512_setzero_ps();
-            tab.z23[j] = _mm512_set1_ps(0x1p23f + 128) - shift;
-            tab.z15[j] = _mm512_set1_ps(0x1p15f + 128) - shift;
-        }
         if (k.kept)
             add_kept(part, p.x, p.keep, n, R);
         else
             add_codes(part, &p, t->ahead, R, k, &tab);
         p.x += n * R * 64;
-        add_scaled(sum, part, t, &p, R, k, of);
-        if (k.zeros && k.bits == 4) p.x += R * 64;
+        add_scaled(sum, part, &p, R, k, of);
         if (k.keeps || k.kept) p.keep += n * O_MAX * 64;
         UNROLL
-        for (int j = 0; j < O_MAX; j++) p.codes[j] += step * k.bits / 8;
+        for (int j = 0; j < O_MAX; j++) p.codes[j] += step;
     }
     finish(t, sum, R);
 }
@@ -345,15 +281,16 @@ static inline __attribute__((always_inline)) void block(const dti_packed_tile *t
 static void multiply(const dti_packed_tile *t)
 {
     if (is_wide(&t->form))
-        of_width(t, true);
+        of_kind(t, (packed_kind){ 8, true, false, true, false, false });
     else
-        of_width(t, false);
+        of_kind(t, (packed_kind){ 8, true, false, false, false, false });
 }
 
 const dti_packed_ops dti_packed_avx512_bf16 = { .rows = R_MAX,
                                                 .outputs = O_MAX,
                                                 .vector = 64,
                                                 .depth = 2048,
+                                                .lanes = 64,
                                                 .row_bytes = row_bytes,
                                                 .pack = pack,
                                                 .multiply = multiply };

@@ -47,20 +47,3 @@ static inline __attribute__((always_inline)) void of_kind(const dti_packed_tile 
         rows(t, k);
     }
 }
-
-static inline __attribute__((always_inline)) void of_width(const dti_packed_tile *t,
-                                                           const bool wide)
-{
-    const dti_packed_form *f = &t->form;
-
-    if (f->floats)
-        of_kind(t, (packed_kind){ 8, true, false, wide, false, false });
-    else if (f->bits == 4 && f->zeros)
-        of_kind(t, (packed_kind){ 4, false, true, wide, false, false });
-    else if (f->bits == 4)
-        of_kind(t, (packed_kind){ 4, false, false, wide, false, false });
-    else if (f->zeros)
-        of_kind(t, (packed_kind){ 8, false, true, wide, false, false });
-    else
-        of_kind(t, (packed_kind){ 8, false, false, wide, false, false });
-}
