@@ -348,3 +348,30 @@ DT_TEST(stages, boundaries_cost_the_bytes_of_an_activation_for_each_microbatch)
         free(r.values);
     }
 }
+
+/* All schedules with any number of microbatches on 1 to 4 ranks, whatever is made again. */
+DT_TEST(stages, every_schedule_of_any_size_has_the_bits_of_a_model_in_one_piece)
+{
+    static const char *const meshes[] = { "pp=1", "pp=2", "pp=3", "pp=4" };
+    static const int numbers[] = { 1, 4, 8, 9 };
+    const dt_pipeline_kind *kind;
+
+    dt_test_long();
+    if (dt_test_processes() > 1) dt_test_skip("references run on one rank");
+    for (size_t i = 0; i < DT_COUNT(numbers); i++) {
+        run whole = { .mesh = "tp=1", .microbatches = numbers[i] };
+        train("deep", &whole);
+        for (int p = 1; p <= 4; p++)
+            for (int k = 0; (kind = dt_pipeline_kind_at(k)) != NULL; k++)
+                for (int again = 0; again < 3 && numbers[i] >= kind->least * p; again++) {
+                    run r = { .mesh = meshes[p - 1],
+                              .schedule = kind->name,
+                              .microbatches = numbers[i],
+                              .recompute = (dt_recomputed)again };
+                    train("deep", &r);
+                    expect_same(&r, &whole, "deep");
+                    free(r.values);
+                }
+        free(whole.values);
+    }
+}
