@@ -17,7 +17,7 @@
 #include "mesh/share.h"
 #include "mesh/world.h"
 
-enum { MAX_RANKS = 4096, MAX_THREADS = 4096 };
+enum { MAX_RANKS = 16384, MAX_THREADS = 4096 };
 
 /* Ranks wait at the gate until all threads exist, so that a run starts whole or not at all. */
 enum { GATE_CLOSED, GATE_OPEN, GATE_CANCELLED };
