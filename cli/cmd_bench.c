@@ -35,12 +35,19 @@ typedef struct benching {
     int n_batches;
 } benching;
 
+/* Sequences that go through the model together: all, or on several stages a group of them. */
+typedef struct lane {
+    dt_state *state;
+    dt_tape *tape;
+    int64_t first; /* of all sequences */
+} lane;
+
 /* What a round needs on one rank. */
 typedef struct worker {
     benching *b;
     dt_model *model;
-    dt_state *state;
-    dt_tape *tape;
+    lane *lanes;
+    int n_lanes;
     int32_t *next; /* [sequences] */
     dt_limits *limits;
     double operations; /* of multiply_add() */
@@ -66,12 +73,28 @@ static dt_status time_it(worker *w, work_fn work, double *seconds)
     return DT_OK;
 }
 
+/* n tokens of each sequence: ids [sequences, n]. */
+static dt_status begin(worker *w, const lane *l, const int32_t *ids, int64_t n)
+{
+    dt_tape_reset(l->tape);
+    dt_model_forward_begin(l->tape, w->model, l->state, ids + l->first * n, n, DT_LOGITS_LAST);
+    DT_TRY(dt_tape_status(l->tape));
+    return DT_OK;
+}
+
+static void rewind_to(worker *w, int64_t n)
+{
+    for (int i = 0; i < w->n_lanes; i++) dt_state_rewind(w->lanes[i].state, n);
+}
+
 static dt_status read_prompt(worker *w)
 {
-    dt_tape_reset(w->tape);
-    dt_state_rewind(w->state, 0);
-    (void)dt_model_forward(w->tape, w->model, w->state, w->b->ids, w->b->n_prompt, DT_LOGITS_LAST);
-    DT_TRY(dt_tape_status(w->tape));
+    rewind_to(w, 0);
+    for (int i = 0; i < w->n_lanes; i++) DT_TRY(begin(w, &w->lanes[i], w->b->ids, w->b->n_prompt));
+    for (int i = 0; i < w->n_lanes; i++) {
+        (void)dt_model_forward_end(w->lanes[i].tape, w->model, w->lanes[i].state);
+        DT_TRY(dt_tape_status(w->lanes[i].tape));
+    }
     DT_TRY(dt_device_finish(dt_mesh_runtime(dt_model_mesh(w->model))));
     return DT_OK;
 }
@@ -79,14 +102,14 @@ static dt_status read_prompt(worker *w)
 /* The best tokens after these; then those after them. */
 static dt_status generate(worker *w, int64_t n, int64_t n_new)
 {
-    const int32_t *ids = w->b->ids;
-
-    for (int64_t i = 0; i < n_new; i++, ids = w->next, n = 1) {
-        dt_tape_reset(w->tape);
-        DT_TRY(dt_choose_best(w->tape,
-                              dt_model_forward(w->tape, w->model, w->state, ids, n, DT_LOGITS_LAST),
-                              w->next));
-    }
+    for (int i = 0; i < w->n_lanes; i++) DT_TRY(begin(w, &w->lanes[i], w->b->ids, n));
+    for (int64_t k = 1; k <= n_new; k++)
+        for (int i = 0; i < w->n_lanes; i++) {
+            const lane *l = &w->lanes[i];
+            DT_TRY(dt_choose_best(l->tape, dt_model_forward_end(l->tape, w->model, l->state),
+                                  w->next + l->first));
+            if (k < n_new) DT_TRY(begin(w, l, w->next, 1));
+        }
     return DT_OK;
 }
 
@@ -96,9 +119,9 @@ static dt_status start_again(worker *w)
 {
     const int64_t n = w->b->n_before;
 
-    dt_state_rewind(w->state, n - 1);
-    if (dt_state_length(w->state) == n - 1) return generate(w, 1, 1);
-    dt_state_rewind(w->state, 0);
+    rewind_to(w, n - 1);
+    if (dt_state_length(w->lanes[0].state) == n - 1) return generate(w, 1, 1);
+    rewind_to(w, 0);
     return generate(w, n, 1);
 }
 
@@ -164,7 +187,7 @@ static dt_status run_rounds(worker *w)
 
     DT_TRY(dt_limits_count(w->limits, b->n_prompt, &bytes, &products, &flops));
     DT_TRY(warm_up(w));
-    recorded = dt_state_is_recorded(w->state);
+    recorded = dt_state_is_recorded(w->lanes[0].state); /* never of stages: one lane */
     if (w->speaks) {
         b->recorded = recorded;
         b->decode.work = b->unrecorded.work = bytes * (double)b->n_new;
@@ -175,9 +198,9 @@ static dt_status run_rounds(worker *w)
     for (int64_t i = -1; i < b->n_rounds; i++) {
         DT_TRY(run_decode(w, bytes, &b->decode, i));
         if (!recorded) continue;
-        dt_state_set_recording(w->state, false);
+        dt_state_set_recording(w->lanes[0].state, false);
         DT_TRY(run_decode(w, bytes, &b->unrecorded, i));
-        dt_state_set_recording(w->state, true);
+        dt_state_set_recording(w->lanes[0].state, true);
     }
     return DT_OK;
 }
@@ -217,19 +240,32 @@ static dt_status run_batch(worker *w)
 
 /* --- all of them ------------------------------------------------------------------------------ */
 
-static dt_status with_state(worker *w, int64_t batch, int64_t capacity, work_fn run)
+static dt_status with_states(worker *w, int64_t batch, int64_t capacity, work_fn run)
 {
+    dt_runtime *rt = dt_mesh_runtime(dt_model_mesh(w->model));
     dt_status st = DT_OK;
 
-    DT_TRY_TO(done, st, dt_state_create(w->model, batch, capacity, &w->state));
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(dt_model_mesh(w->model)), &w->tape));
+    w->n_lanes = dt_model_groups(w->model, batch);
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)w->n_lanes, sizeof *w->lanes, (void **)&w->lanes));
+    for (int i = 0; i < w->n_lanes; i++) {
+        lane *l = &w->lanes[i];
+        l->first = batch * i / w->n_lanes;
+        DT_TRY_TO(done, st,
+                  dt_state_create(w->model, batch * (i + 1) / w->n_lanes - l->first, capacity,
+                                  &l->state));
+        DT_TRY_TO(done, st, dt_tape_create(rt, &l->tape));
+    }
     DT_TRY_TO(done, st, dti_alloc_array((size_t)batch, sizeof *w->next, (void **)&w->next));
     DT_TRY_TO(done, st, run(w));
 done:
+    for (int i = 0; i < w->n_lanes && w->lanes != NULL; i++) {
+        dt_tape_release(&w->lanes[i].tape);
+        dt_state_release(&w->lanes[i].state);
+    }
+    dti_free(w->lanes);
     dti_free(w->next);
+    w->lanes = NULL;
     w->next = NULL;
-    dt_tape_release(&w->tape);
-    dt_state_release(&w->state);
     return st;
 }
 
@@ -242,9 +278,9 @@ static dt_status bench_on_rank(void *arg, dt_model *model, bool speaks)
 
     DT_TRY_TO(done, st, dt_limits_open(model, b->session->args->folder, b->n_prompt, &w.limits));
     if (speaks) b->of_bytes = dt_limits_of_bytes(w.limits);
-    if (b->n_batches == 0) DT_TRY_TO(done, st, with_state(&w, b->batch, most, run_rounds));
+    if (b->n_batches == 0) DT_TRY_TO(done, st, with_states(&w, b->batch, most, run_rounds));
     for (; w.at < b->n_batches; w.at++)
-        DT_TRY_TO(done, st, with_state(&w, b->batches[w.at].n, decoded, run_batch));
+        DT_TRY_TO(done, st, with_states(&w, b->batches[w.at].n, decoded, run_batch));
 done:
     dt_limits_close(&w.limits);
     return st;
@@ -390,8 +426,9 @@ const cli_command cli_bench = {
         "Where\n"
         "a GPU decodes by a recorded pass, decoding without it is measured as well.\n"
         "Over the mesh dim dp as many sequences run at once as it has ranks.\n"
-        "With --batch only decoding is measured, of so many sequences at once. A pass stands\n"
-        "beside its bound: the longer of reading the weights once and of its operations at the\n"
-        "rate of multiply-adds that do nothing else.",
+        "With --batch only decoding is measured, of so many sequences at once, which over the\n"
+        "mesh dim pp follow each other through the stages in groups. A pass stands beside its\n"
+        "bound: the longer of reading the weights once and of its operations at the rate of\n"
+        "multiply-adds that do nothing else.",
     .run = bench,
 };

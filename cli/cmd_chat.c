@@ -238,7 +238,8 @@ static dt_status answer(chat *c, dt_model *model, dt_state **state, const int32_
     options.arg = &l;
     DT_TRY(make_state(model, n, state));
     kept = dt_state_keep(*state, ids, n);
-    l.n_all = (n - kept + CHUNK - 1) / CHUNK * c->session->info.n_layers;
+    l.n_all = (n - kept + CHUNK - 1) / CHUNK; /* a model in stages is asked before each pass */
+    if (dt_model_n_stages(model) == 1) l.n_all *= c->session->info.n_layers;
     dt_state_set_go_on(*state, on_layer, &l);
     if (speaks) {
         c->answer.n_prompt = n;

@@ -338,6 +338,30 @@ typedef enum dt_logits_rows { DT_LOGITS_ALL, DT_LOGITS_LAST } dt_logits_rows;
 DT_API dt_tensor *dt_model_forward(dt_tape *tape, dt_model *model, dt_state *state,
                                    const int32_t *ids, int64_t n_tokens, dt_logits_rows rows);
 
+/**
+ * The two halves of dt_model_forward(), for a model in stages: the first runs what this rank has of
+ * the model and hands it on, the second waits for the logits. Between them passes of other states
+ * may begin, so that all stages have something to do. Of a model in one piece the first half does
+ * all there is. Each state has one pass under way at most, and so has each tape.
+ *
+ *   begin(tape0, state0), begin(tape1, state1);
+ *   for (;;) for each i: logits = end(tape i, state i), choose, begin(tape i, state i)
+ *
+ * Long prompts go through the stages in chunks, one after the other: with the same bits, but for
+ * what dt_run_options.products allows.
+ *
+ * Collective  over the model's mesh, in the same order; the second half goes on by itself.
+ * Errors      latched: as dt_model_forward(), and DT_ERR_ARG for a second pass of a state, and for
+ *             an end without a begin on this tape
+ */
+DT_API void dt_model_forward_begin(dt_tape *tape, dt_model *model, dt_state *state,
+                                   const int32_t *ids, int64_t n_tokens, dt_logits_rows rows);
+DT_API dt_tensor *dt_model_forward_end(dt_tape *tape, dt_model *model, dt_state *state);
+
+/** In how many groups, each with a state of its own, a batch of sequences keeps all stages busy; 1
+ * for a model in one piece. Not collective. Errors: none. */
+DT_API int dt_model_groups(const dt_model *model, int64_t batch);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Several prompts, several texts of each. Prompts are padded on the left and read once; where a
- * prompt has several texts its caches are copied afterwards. */
+ * prompt has several texts its caches are copied afterwards. Of a model in stages the prompts are
+ * cut into groups: while the last stage has one, the first has another. */
 #include <string.h>
 
 #include "base/options.h"
 #include "mesh/runtime.h"
 #include "models/generation/generated.h"
+#include "models/run/forward.h"
 
 /* --- texts ------------------------------------------------------------------------------------ */
 
@@ -119,33 +121,29 @@ static dt_status put(dti_batch *b, int64_t r, int32_t id, dti_new_text *text, bo
     return DT_OK;
 }
 
-static dt_status generate_rows(dti_batch *b, dti_new_text *texts, int64_t n_rows)
+static dt_status rows_step(dti_batch *b)
 {
-    int64_t n = b->longest, n_done = 0;
-    int32_t *next = NULL;
-    bool *done = NULL;
-    dt_status st = DT_OK;
+    bool all = true;
 
-    DT_TRY_TO(done, st, dti_alloc_array((size_t)n_rows, sizeof *next, (void **)&next));
-    DT_TRY_TO(done, st, dti_alloc_array((size_t)n_rows, sizeof *done, (void **)&done));
-    b->step.done = done;
-    while (b->rules.n_new < b->max_new && n_done < n_rows) {
-        DT_TRY_TO(done, st, dti_step_next(&b->step, b->input, n, next));
-        for (int64_t r = 0; r < n_rows; r++) {
-            const bool was = done[r];
-            DT_TRY_TO(done, st, put(b, r, next[r], &texts[r], &done[r]));
-            n_done += done[r] && !was;
-        }
-        b->rules.n_new++;
-        n = 1;
+    DT_TRY(dti_step_next(&b->step, b->next));
+    for (int64_t r = 0; r < b->n_texts; r++) {
+        DT_TRY(put(b, r, b->next[r], &b->texts[r], &b->done[r]));
+        all &= b->done[r];
     }
-done:
-    dti_free(next);
-    dti_free(done);
-    return st;
+    b->rules.n_new++;
+    b->over = all || b->rules.n_new == b->max_new;
+    return DT_OK;
 }
 
-/* --- the call --------------------------------------------------------------------------------- */
+static dt_status rows_begin(dti_batch *b)
+{
+    const size_t n = (size_t)b->n_texts;
+
+    DT_TRY(dti_alloc_array(n, sizeof *b->next, (void **)&b->next));
+    DT_TRY(dti_alloc_array(n, sizeof *b->done, (void **)&b->done));
+    b->step.done = b->done;
+    return DT_OK;
+}
 
 /* A token that a text may end with; any other is as good where there is none. */
 static int32_t first_end(const dti_text_rules *u)
@@ -155,41 +153,116 @@ static int32_t first_end(const dti_text_rules *u)
     return 0;
 }
 
-static dt_status begin(dti_batch *b, const dt_generate_options *o)
-{
-    const int64_t positions = b->model->info.max_positions;
-    int64_t capacity;
+/* --- groups ----------------------------------------------------------------------------------- */
 
-    DT_TRY(check_prompts(b));
-    DT_TRY(dti_rules_make(&b->rules, &b->model->info, o, b->longest));
-    DT_TRY(dti_texts_check(o, &b->model->info, NULL));
-    b->max_new = b->rules.max_length - b->longest;
-    capacity = b->max_new > 0 ? b->rules.max_length - 1 : b->longest;
-    DT_CHECK(capacity <= positions, DT_ERR_ARG,
-             "prompts of up to %lld tokens and %lld new ones exceed the model's context of %lld",
-             (long long)b->longest, (long long)b->max_new, (long long)positions);
-    b->pad = o->pad >= 0 ? o->pad : first_end(&b->rules);
-    DT_TRY(dt_state_create(b->model, b->n_prompts, capacity, &b->state));
-    return DT_OK;
-}
-
-static dt_status run(dti_batch *b, dt_generated *g)
+static dt_status begin_group(dti_batch *b, const dt_generate_options *o)
 {
-    const dt_generate_options *o = &b->rules.o;
     const int64_t width = o->num_beams > 1 ? o->num_beams : o->num_return_sequences;
     const int64_t cells = b->n_prompts * (b->longest > width ? b->longest : width);
 
-    g->n = b->n_prompts * o->num_return_sequences;
-    DT_TRY(dti_texts_make(g->n, b->max_new, &g->texts));
-    if (!dt_mesh_is_member(b->model->mesh) || b->max_new == 0) return DT_OK;
+    DT_TRY(dti_rules_make(&b->rules, &b->model->info, o, b->longest));
+    b->pad = o->pad >= 0 ? o->pad : first_end(&b->rules);
+    DT_TRY(dt_state_create(b->model, b->n_prompts, b->rules.max_length - 1, &b->state));
     DT_TRY(dti_alloc_array((size_t)cells, sizeof *b->input, (void **)&b->input));
     DT_TRY(dti_step_begin(&b->step, b->state, &b->rules));
     b->step.times = width;
+    b->step.scores.above = b->first * width;
     DT_TRY(read_prompts(b));
     if (o->num_beams > 1)
-        DT_TRY(dti_beam_search(b, g->texts));
+        DT_TRY(dti_beams_begin(b));
     else
-        DT_TRY(generate_rows(b, g->texts, g->n));
+        DT_TRY(rows_begin(b));
+    DT_TRY(dti_step_enter(&b->step, b->input, b->longest));
+    return DT_OK;
+}
+
+static dt_status step_group(dti_batch *b)
+{
+    if (b->over) return DT_OK;
+    if (b->search != NULL)
+        DT_TRY(dti_beams_step(b));
+    else
+        DT_TRY(rows_step(b));
+    if (!b->over)
+        DT_TRY(dti_step_enter(&b->step, b->input, 1));
+    else if (b->search != NULL)
+        DT_TRY(dti_beams_end(b));
+    return DT_OK;
+}
+
+static void free_group(dti_batch *b)
+{
+    dti_beams_free(b);
+    dti_step_end(&b->step);
+    dti_rules_free(&b->rules);
+    dt_state_release(&b->state);
+    dti_free(b->input);
+    dti_free(b->next);
+    dti_free(b->done);
+}
+
+/* Each group's next token enters the first stage as soon as it is chosen. */
+static dt_status run_groups(dti_batch *groups, int n, const dt_generate_options *o)
+{
+    bool over = false;
+
+    for (int i = 0; i < n; i++) DT_TRY(begin_group(&groups[i], o));
+    while (!over) {
+        over = true;
+        for (int i = 0; i < n; i++) {
+            DT_TRY(step_group(&groups[i]));
+            over &= groups[i].over;
+        }
+    }
+    DT_TRY(dti_settle_stages(groups[0].model));
+    return DT_OK;
+}
+
+/* --- the call --------------------------------------------------------------------------------- */
+
+/* Of the call as a whole. */
+static dt_status check_call(dti_batch *all, const dt_generate_options *o)
+{
+    const dt_model_info *info = &all->model->info;
+
+    DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(all->model->mesh)), DT_ERR_ARG,
+             "a model on a dry mesh has no logits to choose from; dt_model_forward() works");
+    DT_TRY(check_prompts(all));
+    DT_TRY(dti_rules_make(&all->rules, info, o, all->longest));
+    DT_TRY(dti_texts_check(o, info, NULL));
+    all->max_new = all->rules.max_length - all->longest;
+    all->n_texts = all->n_prompts * o->num_return_sequences;
+    DT_CHECK((all->max_new > 0 ? all->rules.max_length - 1 : all->longest) <= info->max_positions,
+             DT_ERR_ARG,
+             "prompts of up to %lld tokens and %lld new ones exceed the model's context of %lld",
+             (long long)all->longest, (long long)all->max_new, (long long)info->max_positions);
+    return DT_OK;
+}
+
+/* Whoever looks at scores wants those of all prompts in one piece. */
+static dt_status run(const dti_batch *all, const dt_generate_options *o, dt_generated *g)
+{
+    const int n = o->on_scores != NULL ? 1 : dt_model_groups(all->model, all->n_prompts);
+    dti_batch *groups;
+    dt_status st;
+
+    g->n = all->n_texts;
+    DT_TRY(dti_texts_make(g->n, all->max_new, &g->texts));
+    if (!dt_mesh_is_member(all->model->mesh) || all->max_new == 0) return DT_OK;
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *groups, (void **)&groups));
+    for (int i = 0; i < n; i++) {
+        dti_batch *b = &groups[i];
+        *b = (dti_batch){ .model = all->model, .longest = all->longest, .max_new = all->max_new };
+        b->first = all->n_prompts * i / n;
+        b->n_prompts = all->n_prompts * (i + 1) / n - b->first;
+        b->prompts = all->prompts + b->first;
+        b->n_texts = b->n_prompts * o->num_return_sequences;
+        b->texts = g->texts + b->first * o->num_return_sequences;
+    }
+    st = run_groups(groups, n, o);
+    for (int i = 0; i < n; i++) free_group(&groups[i]);
+    dti_free(groups);
+    if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
     return DT_OK;
 }
 
@@ -197,27 +270,22 @@ dt_status dt_generate_batch(dt_model *model, const dt_ids *prompts, int64_t n_pr
                             const dt_generate_options *options, dt_generated **out)
 {
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
-    dti_batch b = { .model = model, .prompts = prompts, .n_prompts = n_prompts };
+    dti_batch all = { .model = model, .prompts = prompts, .n_prompts = n_prompts };
     dt_generated *g = NULL;
     dt_status st = DT_OK;
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
     DT_CHECK(model != NULL, DT_ERR_ARG, "model is NULL");
-    DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(model->mesh)), DT_ERR_ARG,
-             "a model on a dry mesh has no logits to choose from; dt_model_forward() works");
     DT_TRY(dti_options_read("dt_generate_options", "start from DT_GENERATE_OPTIONS_INIT", options,
                             &o, sizeof o));
-    DT_TRY_TO(done, st, begin(&b, &o));
+    DT_TRY_TO(done, st, check_call(&all, &o));
     DT_TRY_TO(done, st, dti_new(sizeof *g, &g));
-    DT_TRY_TO(done, st, run(&b, g));
+    DT_TRY_TO(done, st, run(&all, &o, g));
     *out = g;
     g = NULL;
 done:
     dt_generated_release(&g);
-    dti_step_end(&b.step);
-    dti_rules_free(&b.rules);
-    dt_state_release(&b.state);
-    dti_free(b.input);
+    dti_rules_free(&all.rules);
     return st;
 }

@@ -19,7 +19,7 @@ typedef struct item {
     bool open;              /* a running beam may still beat a finished one */
 } item;
 
-typedef struct search {
+typedef struct dti_search {
     dti_batch *b;
     int64_t width, k;
     item *items;            /* [n_prompts] */
@@ -31,15 +31,15 @@ typedef struct search {
     float *scores;          /* [width + k] of a merge */
     dti_new_text *merged;   /* [width] */
     int64_t *picked;        /* [width] */
-} search;
+} dti_search;
 
-static dt_status make_search(search *s, dti_batch *b)
+static dt_status make_search(dti_search *s, dti_batch *b)
 {
     const dti_text_rules *u = &b->rules;
     const int64_t ends = u->eos.n, n = b->n_prompts;
     size_t rows;
 
-    *s = (search){ .b = b, .width = u->o.num_beams };
+    *s = (dti_search){ .b = b, .width = u->o.num_beams };
     s->k = (ends > 1 ? 1 + ends : 2) * s->width;
     rows = (size_t)(n * s->width);
     DT_TRY(dti_alloc_array((size_t)n, sizeof *s->items, (void **)&s->items));
@@ -61,8 +61,12 @@ static dt_status make_search(search *s, dti_batch *b)
     return DT_OK;
 }
 
-static void free_search(search *s)
+void dti_beams_free(dti_batch *b)
 {
+    dti_search *s = b->search;
+
+    if (s == NULL) return;
+    b->search = NULL;
     if (s->finished != NULL) dti_texts_free(s->finished, s->b->n_prompts * s->width);
     dti_free(s->items);
     dti_free(s->running);
@@ -72,6 +76,7 @@ static void free_search(search *s)
     dti_free(s->scores);
     dti_free(s->merged);
     dti_free(s->picked);
+    dti_free(s);
 }
 
 /* The places of the n best of m scores, the earlier of equal ones first. */
@@ -91,7 +96,7 @@ static void pick(const float *scores, int64_t m, int64_t *best, int64_t n)
 
 /* --- one step - */
 
-static dt_status find_candidates(search *s, int64_t n_tokens)
+static dt_status find_candidates(dti_search *s)
 {
     dti_batch *b = s->b;
     dti_text_rules *u = &b->rules;
@@ -104,7 +109,7 @@ static dt_status find_candidates(search *s, int64_t n_tokens)
                              .step = u->n_new };
     dti_history h;
 
-    DT_TRY(dti_step_scores(&b->step, b->input, n_tokens));
+    DT_TRY(dti_step_scores(&b->step));
     h = dti_history_of(b->state);
     DT_TRY(dti_scores_normalise(scores));
     DT_TRY(dti_process(u, &h, scores));
@@ -115,7 +120,7 @@ static dt_status find_candidates(search *s, int64_t n_tokens)
     return DT_OK;
 }
 
-static dt_status find_ends(search *s, bool *all)
+static dt_status find_ends(dti_search *s, bool *all)
 {
     const dt_state *state = s->b->state;
 
@@ -130,7 +135,7 @@ static dt_status find_ends(search *s, bool *all)
 }
 
 /* The beams that go on: the best candidates that are no ends, as long as there are any. */
-static void choose_running(search *s, int64_t i)
+static void choose_running(dti_search *s, int64_t i)
 {
     const dti_candidate *found = s->found + i * s->k;
     const dt_end *ends = s->ends + i * s->k;
@@ -147,7 +152,7 @@ static void choose_running(search *s, int64_t i)
 }
 
 /* The text of a candidate that ends. */
-static void write_text(const search *s, int64_t i, int64_t c, dti_new_text *text)
+static void write_text(const dti_search *s, int64_t i, int64_t c, dti_new_text *text)
 {
     const dt_state *state = s->b->state;
     const dti_candidate *x = &s->found[i * s->k + c];
@@ -160,7 +165,7 @@ static void write_text(const search *s, int64_t i, int64_t c, dti_new_text *text
     text->end = s->ends[i * s->k + c];
 }
 
-static bool all_finished(const search *s, const item *it)
+static bool all_finished(const dti_search *s, const item *it)
 {
     for (int64_t w = 0; w < s->width; w++)
         if (it->finished[w].end == DT_END_NONE) return false;
@@ -169,7 +174,7 @@ static bool all_finished(const search *s, const item *it)
 
 /* Merges the candidates that ended into the finished ones. Only the first `width` candidates count,
  * nothing is added to a full list with early stopping, nor to one that cannot be beaten. */
-static void merge_finished(search *s, int64_t i)
+static void merge_finished(dti_search *s, int64_t i)
 {
     const dti_text_rules *u = &s->b->rules;
     item *it = &s->items[i];
@@ -208,7 +213,7 @@ static void merge_finished(search *s, int64_t i)
 }
 
 /* Whether the best running beam could come out above a finished one. Once denied, it stays so. */
-static void look_ahead(search *s, int64_t i)
+static void look_ahead(dti_search *s, int64_t i)
 {
     const dti_text_rules *u = &s->b->rules;
     item *it = &s->items[i];
@@ -224,7 +229,7 @@ static void look_ahead(search *s, int64_t i)
     it->open = it->open && possible;
 }
 
-static bool goes_on(const search *s, bool all_ended)
+static bool goes_on(const dti_search *s, bool all_ended)
 {
     bool open = false, all_full = true;
 
@@ -236,27 +241,27 @@ static bool goes_on(const search *s, bool all_ended)
     return open && !all_ended;
 }
 
-static dt_status take_step(search *s, int64_t n_tokens, bool *more)
+dt_status dti_beams_step(dti_batch *b)
 {
-    dti_text_rules *u = &s->b->rules;
+    dti_search *s = b->search;
     bool all_ended;
 
-    DT_TRY(find_candidates(s, n_tokens));
+    DT_TRY(find_candidates(s));
     DT_TRY(find_ends(s, &all_ended));
-    for (int64_t i = 0; i < s->b->n_prompts; i++) {
+    for (int64_t i = 0; i < b->n_prompts; i++) {
         choose_running(s, i);
         merge_finished(s, i);
     }
-    u->n_new++;
-    for (int64_t i = 0; i < s->b->n_prompts; i++) look_ahead(s, i);
-    *more = goes_on(s, all_ended);
-    if (*more) DT_TRY(dti_state_reorder(s->b->state, s->from));
+    b->rules.n_new++;
+    for (int64_t i = 0; i < b->n_prompts; i++) look_ahead(s, i);
+    b->over = !goes_on(s, all_ended);
+    if (!b->over) DT_TRY(dti_state_reorder(b->state, s->from));
     return DT_OK;
 }
 
 /* Where all continuations of a step are banned, or a penalty makes every score infinite, beams end
  * with nothing: that is no text, and an empty one would say otherwise. */
-static dt_status check_finished(const search *s)
+static dt_status check_finished(const dti_search *s)
 {
     const dt_generate_options *o = &s->b->rules.o;
 
@@ -268,34 +273,28 @@ static dt_status check_finished(const search *s)
                  "bad_words, suppress_tokens, no_repeat_ngram_size and their like ban all "
                  "continuations, or length_penalty %g makes no score a number",
                  (long long)s->b->rules.n_new, (long long)(i % o->num_return_sequences + 1),
-                 (long long)(i / o->num_return_sequences + 1), o->length_penalty);
+                 (long long)(s->b->first + i / o->num_return_sequences + 1), o->length_penalty);
     return DT_OK;
 }
 
-static void hand_over(search *s, dti_new_text *texts)
+dt_status dti_beams_end(dti_batch *b)
 {
-    const int64_t wanted = s->b->rules.o.num_return_sequences;
+    const int64_t wanted = b->rules.o.num_return_sequences;
 
-    for (int64_t i = 0; i < s->b->n_prompts * wanted; i++) {
-        dti_new_text *from = &s->items[i / wanted].finished[i % wanted];
-        const dti_new_text empty = texts[i];
-        texts[i] = *from;
+    DT_TRY(check_finished(b->search));
+    for (int64_t i = 0; i < b->n_texts; i++) {
+        dti_new_text *from = &b->search->items[i / wanted].finished[i % wanted];
+        const dti_new_text empty = b->texts[i];
+        b->texts[i] = *from;
         *from = empty;
     }
+    return DT_OK;
 }
 
-dt_status dti_beam_search(dti_batch *b, dti_new_text *texts)
+dt_status dti_beams_begin(dti_batch *b)
 {
-    dt_status st = DT_OK;
-    bool more = true;
-    search s;
-
     b->rules.keep = (b->rules.eos.n > 0 ? b->rules.eos.n : 1) + 1;
-    DT_TRY_TO(done, st, make_search(&s, b));
-    for (int64_t n = b->longest; more; n = 1) DT_TRY_TO(done, st, take_step(&s, n, &more));
-    DT_TRY_TO(done, st, check_finished(&s));
-    hand_over(&s, texts);
-done:
-    free_search(&s);
-    return st;
+    DT_TRY(dti_new(sizeof *b->search, &b->search));
+    DT_TRY(make_search(b->search, b));
+    return DT_OK;
 }

@@ -138,7 +138,7 @@ static dt_status choose(dti_step *step, int32_t *out)
                  DT_ERR_ARG,
                  "after %lld tokens no token is left to sequence %lld: bad_words, suppress_tokens, "
                  "no_repeat_ngram_size and their like ban all %lld",
-                 (long long)h.length[r], (long long)r, (long long)s->vocab);
+                 (long long)h.length[r], (long long)(s->above + r), (long long)s->vocab);
         out[r] = (int32_t)dti_argmax_index(step->keys[r]);
     }
     return DT_OK;
@@ -155,30 +155,39 @@ static dt_status take_scores(dti_step *step, dt_tensor *logits)
     return DT_OK;
 }
 
-dt_status dti_step_scores(dti_step *step, const int32_t *ids, int64_t n)
+dt_status dti_step_enter(dti_step *step, const int32_t *ids, int64_t n)
 {
     dt_state *s = step->state;
 
     dt_tape_reset(step->tape);
-    DT_TRY(take_scores(step, dt_model_forward(step->tape, s->model, s, ids, n, DT_LOGITS_LAST)));
+    dt_model_forward_begin(step->tape, s->model, s, ids, n, DT_LOGITS_LAST);
+    DT_TRY(dt_tape_status(step->tape));
+    return DT_OK;
+}
+
+static dt_tensor *logits_of(dti_step *step)
+{
+    return dt_model_forward_end(step->tape, step->state->model, step->state);
+}
+
+dt_status dti_step_scores(dti_step *step)
+{
+    DT_TRY(take_scores(step, logits_of(step)));
     if (step->times <= 1) return DT_OK;
     DT_TRY(dti_scores_expand(&step->scores, step->times));
-    DT_TRY(dti_state_expand(s, step->times));
+    DT_TRY(dti_state_expand(step->state, step->times));
     step->times = 1;
     return DT_OK;
 }
 
-dt_status dti_step_next(dti_step *step, const int32_t *ids, int64_t n, int32_t *out)
+dt_status dti_step_next(dti_step *step, int32_t *out)
 {
-    dt_state *s = step->state;
-
     if (step->rules->processes) {
-        DT_TRY(dti_step_scores(step, ids, n));
+        DT_TRY(dti_step_scores(step));
         DT_TRY(choose(step, out));
-        return DT_OK;
+    } else {
+        DT_TRY(take_best(step, logits_of(step), out));
     }
-    dt_tape_reset(step->tape);
-    DT_TRY(take_best(step, dt_model_forward(step->tape, s->model, s, ids, n, DT_LOGITS_LAST), out));
     return DT_OK;
 }
 
@@ -193,7 +202,8 @@ static dt_status generate(dti_step *step, const int32_t *ids, int64_t n, int32_t
     int32_t id;
 
     while (u->n_prompt + u->n_new < u->max_length) {
-        DT_TRY(dti_step_next(step, ids, n, &id));
+        DT_TRY(dti_step_enter(step, ids, n));
+        DT_TRY(dti_step_next(step, &id));
         DT_TRY(dti_ends(u, step->state->ids, step->state->length, id, &end));
         if (out != NULL) out[u->n_new] = id;
         *n_out = ++u->n_new;
@@ -244,6 +254,7 @@ dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt, i
     if (!dt_mesh_is_member(model->mesh)) return DT_OK; /* outsiders have nothing to say */
     DT_TRY_TO(done, st, dti_step_begin(&step, state, &u));
     DT_TRY_TO(done, st, generate(&step, prompt, n_prompt, out, &n));
+    DT_TRY_TO(done, st, dti_settle_stages(model));
 done:
     dti_step_end(&step);
     dti_rules_free(&u);

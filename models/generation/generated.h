@@ -19,16 +19,25 @@ struct dt_generated {
     int64_t n;
 };
 
+/* Prompts that are read together: all of a call, or on several stages a group of them, so that
+ * groups follow each other through the stages. */
 typedef struct dti_batch {
     dt_model *model;
     const dt_ids *prompts; /* [n_prompts] */
     int64_t n_prompts;
-    int64_t longest; /* prompt */
+    int64_t first;   /* of the call's prompts */
+    int64_t longest; /* prompt of the call */
     int64_t max_new;
     dti_text_rules rules;
     dt_state *state;
     dti_step step;
-    int32_t *input; /* [rows, longest] what is read next */
+    int32_t *input;      /* [rows, longest] what is read next */
+    dti_new_text *texts; /* [n_texts] of each prompt as many as are wanted */
+    int64_t n_texts;
+    int32_t *next;             /* [n_texts] */
+    bool *done;                /* [n_texts] */
+    struct dti_search *search; /* of beams; NULL: every text is made by itself */
+    bool over;
     int32_t pad;
 } dti_batch;
 
@@ -36,7 +45,10 @@ typedef struct dti_batch {
 dt_status dti_texts_make(int64_t n, int64_t max_new, dti_new_text **out) DT_MUST_USE;
 void dti_texts_free(dti_new_text *texts, int64_t n); /* accepts NULL */
 
-/* Beam search. Texts are the best of each prompt, [n_prompts * num_return_sequences]. */
-dt_status dti_beam_search(dti_batch *b, dti_new_text *texts) DT_MUST_USE;
+/* Beam search: what it needs; one step of what was entered; its texts, the best of each prompt. */
+dt_status dti_beams_begin(dti_batch *b) DT_MUST_USE;
+dt_status dti_beams_step(dti_batch *b) DT_MUST_USE;
+dt_status dti_beams_end(dti_batch *b) DT_MUST_USE;
+void dti_beams_free(dti_batch *b); /* accepts one that was not begun */
 
 #endif

@@ -50,7 +50,7 @@ static void rank_group(const dti_scores *s, const dti_ranking *by, int64_t group
             one.candidate = (dti_candidate){ row[i] + add, (int32_t)of_all, s->first + i };
             one.value = (double)one.candidate.score;
             if (by->noise && one.value > -INFINITY)
-                one.value += dti_gumbel(by->seed, of_all, by->step, s->first + i);
+                one.value += dti_gumbel(by->seed, s->above + of_all, by->step, s->first + i);
             offer(heap, by->k, &one);
         }
         /* comes out on top, and the caller refuses it */

@@ -148,7 +148,7 @@ static int64_t draw_from(const dti_scores *s, int64_t r, noise *x)
 dt_status dti_scores_draw(const dti_scores *s, uint64_t seed, int64_t step, int64_t *best)
 {
     for (int64_t r = 0; r < s->n_rows; r++) {
-        noise x = { .seed = seed, .row = s->first_row + r, .step = step, .block = -1 };
+        noise x = { .seed = seed, .row = s->above + s->first_row + r, .step = step, .block = -1 };
         best[s->first_row + r] = s->invalid[r] ? dti_argmax_key(NAN, 0) : draw_from(s, r, &x);
     }
     DT_TRY(share_keys(s, best));

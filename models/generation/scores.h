@@ -22,6 +22,7 @@ typedef struct dti_scores {
     int64_t n_rows;      /* on this rank, ... */
     int64_t first_row;   /* ... from this one on ... */
     int64_t all_rows;    /* ... of so many */
+    int64_t above;       /* rows that other groups of the batch have before them: for noise */
     int64_t n;           /* columns on this rank, ... */
     int64_t first;       /* ... from this one on */
     int64_t vocab;

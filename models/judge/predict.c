@@ -73,6 +73,24 @@ static dt_status run_pass(dt_tape *t, dt_state *s, const int32_t *ids, int64_t n
     return DT_OK;
 }
 
+/* What came from other stages: of no layer, over the dim that they lie along. */
+static dt_status add_messages(const listener *l, const dt_model *m)
+{
+    dt_pass_cost *c = l->cost;
+    dt_comm_counter rest = c->total[DT_COMM_SEND];
+
+    for (size_t i = 0; i < c->n; i++)
+        if (c->items[i].kind == DT_COMM_SEND) {
+            rest.calls -= c->items[i].count.calls;
+            rest.bytes -= c->items[i].count.bytes;
+        }
+    if (rest.calls == 0) return DT_OK;
+    DT_TRY(dti_grow((void **)&c->items, &c->capacity, c->n + 1, sizeof *c->items));
+    c->items[c->n++] =
+        (dt_traffic){ "(from other stages)", DT_COMM_SEND, 1u << m->stages.dim, rest };
+    return DT_OK;
+}
+
 static dt_status measure_pass(dt_tape *t, dt_state *s, int64_t n, dti_watched *watched,
                               dt_pass_cost *cost)
 {
@@ -91,6 +109,7 @@ static dt_status measure_pass(dt_tape *t, dt_state *s, int64_t n, dti_watched *w
     DT_TRY(l.st);
     for (int k = 0; k < DT_N_COMM_KINDS; k++) cost->total[k] = dt_tape_comm(t, (dt_comm_kind)k);
     cost->work = dt_tape_work(t);
+    DT_TRY(add_messages(&l, s->model));
     return DT_OK;
 }
 

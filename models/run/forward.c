@@ -139,35 +139,126 @@ dt_status dti_pass_make(dt_tape *t, const dt_model *m, dt_state *s, int64_t n_to
 }
 
 /* What is wrong with a call says so before anything is made. */
-static dt_status begin(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
-                       dt_logits_rows rows, dt_model_pass *pass)
+static dt_status check(dt_model *m, const dt_state *s, const int32_t *ids, int64_t n_tokens)
 {
     DT_TRY(check_ids(m, s, ids, n_tokens));
     if (dt_mesh_is_member(m->mesh) && !dt_runtime_is_dry(dt_mesh_runtime(m->mesh)))
         DT_TRY(agree_on_ids(m, s, ids, n_tokens));
-    DT_TRY(dti_pass_make(t, m, s, n_tokens, rows, pass));
-    DT_TRY(dti_pass_write(m, s, ids, n_tokens, pass));
     return DT_OK;
+}
+
+/* --- stages have a prompt in chunks ----------------------------------------------------------- */
+
+/* A chunk has so many rows that products are not bound by reading weights; a pass so many chunks
+ * for each rank along the stages that what is idle at both ends counts little. */
+enum { CHUNK_ROWS = 96, CHUNKS_PER_RANK = 4 };
+
+/* In how many chunks the tokens of each sequence go through the stages one after the other, so that
+ * these work at the same time. Logits are of the last chunk. */
+static int64_t count_chunks(const dt_model *m, const dt_state *s, int64_t n_tokens,
+                            dt_logits_rows rows)
+{
+    const int64_t most = (int64_t)CHUNKS_PER_RANK * m->stages.n_meshes;
+    bool padded = false;
+
+    for (int64_t b = 0; b < s->n_kept; b++) padded |= s->pads[b] > 0;
+    if (m->stages.n_meshes <= 1 || rows == DT_LOGITS_ALL || s->carry != NULL || padded) return 1;
+    return dti_max(1, dti_min(dti_min(most, n_tokens), s->batch * n_tokens / CHUNK_ROWS));
+}
+
+/* Tokens of a pass over n_tokens of each sequence, `length` of the longest with all of them. */
+typedef struct chunk {
+    const int32_t *ids; /* [batch, n] */
+    int64_t n, length;
+    dt_logits_rows rows;
+    bool first, last;
+} chunk;
+
+static dti_result enter_chunk(dt_tape *t, dt_model *m, dt_state *s, const chunk *c)
+{
+    dti_result r = { 0 };
+    dt_model_pass pass;
+    dt_status st;
+
+    dt_scope_begin(t, m->arch->model_type);
+    st = dti_pass_make(t, m, s, c->n, c->rows, &pass);
+    if (st == DT_OK) st = dti_pass_write(m, s, c->ids, c->n, &pass);
+    pass.length = c->length;
+    if (!c->first) pass.go_on = NULL;
+    if (st == DT_OK)
+        r = dti_pass_enter(t, m, &pass, c->last);
+    else
+        (void)dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    r.x = dt_scope_end(t, r.x);
+    return r;
+}
+
+/* Chunk after chunk. The state has read those that were entered. */
+static dti_result enter_chunks(dt_tape *t, dt_model *m, dt_state *s, chunk c, int64_t n_chunks)
+{
+    const int64_t n_tokens = c.n;
+    const int32_t *ids = c.ids;
+    int32_t *part = NULL;
+    dti_result r = { 0 };
+    const dt_status st =
+        n_chunks > 1 && ids != NULL && s->batch > 1
+            ? dti_alloc_array((size_t)(s->batch * n_tokens), sizeof *part, (void **)&part)
+            : DT_OK;
+
+    if (st != DT_OK) (void)dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    for (int64_t i = 0; i < n_chunks && dt_tape_status(t) == DT_OK; i++) {
+        const int64_t begin = n_tokens * i / n_chunks;
+        c.n = n_tokens * (i + 1) / n_chunks - begin;
+        c.first = i == 0;
+        c.last = i + 1 == n_chunks;
+        c.ids = part != NULL ? part : ids != NULL ? ids + begin : NULL;
+        for (int64_t b = 0; part != NULL && b < s->batch; b++)
+            memcpy(part + b * c.n, ids + b * n_tokens + begin, (size_t)c.n * sizeof *ids);
+        r = enter_chunk(t, m, s, &c);
+        if (dt_tape_status(t) == DT_OK)
+            dti_state_advance(s, c.ids, c.n);
+        else
+            dti_state_retreat(s, begin);
+    }
+    dti_free(part);
+    return r;
+}
+
+static dti_result enter(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
+                        dt_logits_rows rows)
+{
+    const chunk all = {
+        .ids = ids, .n = n_tokens, .length = longest_after(s, n_tokens), .rows = rows
+    };
+    const dt_status st = check(m, s, ids, n_tokens);
+    dti_result r = { 0 };
+
+    if (st != DT_OK) {
+        (void)dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+        return r;
+    }
+    (void)dt_layers_carry(m->layers, s->carry);
+    r = enter_chunks(t, m, s, all, count_chunks(m, s, n_tokens, rows));
+    (void)dt_layers_carry(m->layers, NULL);
+    if (dt_tape_status(t) != DT_OK) return r;
+    dt_carry_commit(s->carry);
+    s->turned = all.length > turn_of(m);
+    return r;
+}
+
+static dt_tensor *leave(dt_tape *t, const dt_model *m, dti_result *r)
+{
+    if (r->parcel == NULL) return r->x;
+    dt_scope_begin(t, m->arch->model_type);
+    return dt_scope_end(t, dti_leave_stages(t, r));
 }
 
 static dt_tensor *run(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, int64_t n_tokens,
                       dt_logits_rows rows)
 {
-    dt_tensor *logits;
-    dt_model_pass pass;
-    dt_status st;
+    dti_result r = enter(t, m, s, ids, n_tokens, rows);
 
-    dt_scope_begin(t, m->arch->model_type);
-    st = begin(t, m, s, ids, n_tokens, rows, &pass);
-    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
-    (void)dt_layers_carry(m->layers, s->carry);
-    logits = dt_scope_end(t, dti_pass_run(t, m, &pass));
-    (void)dt_layers_carry(m->layers, NULL);
-    if (logits == NULL) return NULL;
-    dt_carry_commit(s->carry);
-    dti_state_advance(s, ids, n_tokens);
-    s->turned = pass.length > turn_of(m);
-    return logits;
+    return leave(t, m, &r);
 }
 
 /* --- once more from the first token ----------------------------------------------------------- */
@@ -269,23 +360,79 @@ static bool step(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids, dt_te
     return true;
 }
 
+/* --- the call, and its halves ----------------------------------------------------------------- */
+
+static dt_status check_call(const dt_model *m, dt_state *s, int64_t n_tokens, dt_logits_rows rows)
+{
+    DT_CHECK(m != NULL && s != NULL && s->model == m, DT_ERR_ARG,
+             "the state does not belong to this model");
+    DT_CHECK(rows == DT_LOGITS_LAST || rows == DT_LOGITS_ALL, DT_ERR_ARG,
+             "rows is %d, must be DT_LOGITS_LAST or DT_LOGITS_ALL", (int)rows);
+    DT_CHECK(s->entered.tape == NULL, DT_ERR_ARG,
+             "a pass of this state is under way: dt_model_forward_end() comes first");
+    DT_TRY(dti_state_make_room(s, n_tokens));
+    return DT_OK;
+}
+
+void dt_model_forward_begin(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
+                            int64_t n_tokens, dt_logits_rows rows)
+{
+    dti_result r = { 0 };
+    dt_status st;
+
+    if (dt_tape_status(t) != DT_OK) return;
+    st = check_call(m, s, n_tokens, rows);
+    if (st != DT_OK) {
+        (void)dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+        return;
+    }
+    if (must_run_again(m, s, n_tokens))
+        r.x = run_again(t, m, s, ids, n_tokens, rows);
+    else if (n_tokens != 1 || !dti_step_fits(t, m, s) || !step(t, m, s, ids, &r.x))
+        r = enter(t, m, s, ids, n_tokens, rows);
+    if (dt_tape_status(t) == DT_OK) s->entered = (dti_entered){ t, r.x, r.parcel };
+}
+
+dt_tensor *dt_model_forward_end(dt_tape *t, dt_model *m, dt_state *s)
+{
+    dti_result r = { 0 };
+
+    if (m == NULL || s == NULL || s->model != m)
+        return dt_tape_status(t) != DT_OK
+                   ? NULL
+                   : dt_tape_fail(t, DT_ERR_ARG, "the state does not belong to this model");
+    if (dt_tape_status(t) == DT_OK && s->entered.tape != t)
+        return dt_tape_fail(t, DT_ERR_ARG,
+                            s->entered.tape == NULL ? "no pass of this state is under way"
+                                                    : "the pass was begun on another tape");
+    r = (dti_result){ s->entered.logits, s->entered.parcel };
+    s->entered = (dti_entered){ 0 };
+    return dt_tape_status(t) == DT_OK ? leave(t, m, &r) : dti_leave_stages(t, &r);
+}
+
 dt_tensor *dt_model_forward(dt_tape *t, dt_model *m, dt_state *s, const int32_t *ids,
                             int64_t n_tokens, dt_logits_rows rows)
 {
     dt_tensor *logits;
     dt_status st;
 
+    dt_model_forward_begin(t, m, s, ids, n_tokens, rows);
     if (dt_tape_status(t) != DT_OK) return NULL;
-    if (m == NULL || s == NULL || s->model != m)
-        return dt_tape_fail(t, DT_ERR_ARG, "the state does not belong to this model");
-    if (rows != DT_LOGITS_LAST && rows != DT_LOGITS_ALL)
-        return dt_tape_fail(t, DT_ERR_ARG, "rows is %d, must be DT_LOGITS_LAST or DT_LOGITS_ALL",
-                            (int)rows);
-    st = dti_state_make_room(s, n_tokens);
+    logits = dt_model_forward_end(t, m, s);
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    st = dti_settle_stages(m);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
-    if (must_run_again(m, s, n_tokens)) return run_again(t, m, s, ids, n_tokens, rows);
-    if (n_tokens == 1 && dti_step_fits(t, m, s) && step(t, m, s, ids, &logits)) return logits;
-    return run(t, m, s, ids, n_tokens, rows);
+    return logits;
+}
+
+int dt_model_groups(const dt_model *m, int64_t batch)
+{
+    int64_t ranks = 1;
+
+    if (m == NULL || m->stages.n_meshes <= 1) return 1;
+    for (int d = 0; d < dt_mesh_n_dims(m->mesh); d++)
+        if (dti_has(m->batch_dims, d)) ranks *= dt_mesh_dim_size(m->mesh, d);
+    return (int)dti_max(1, dti_min(m->stages.n_meshes, batch / ranks));
 }
 
 dt_tensor *dti_choose_greedy(dt_tape *t, dt_tensor *logits, dt_tensor **key)

@@ -4,6 +4,8 @@
 #ifndef DTI_FORWARD_H
 #define DTI_FORWARD_H
 
+#include <dtensor/model_training.h>
+
 #include "models/run/state.h"
 
 /* A tensor [batch, tokens] of i32 on the tape, of which each rank has its sequences; `together` of
@@ -18,8 +20,17 @@ dt_status dti_pass_make(dt_tape *t, const dt_model *m, dt_state *s, int64_t n_to
 dt_status dti_pass_write(const dt_model *m, const dt_state *s, const int32_t *ids, int64_t n_tokens,
                          const dt_model_pass *pass) DT_MUST_USE;
 
-/* Its logits, checked, in the scope that is open: embed, every block in a scope of its name, head
- * of the rows that are wanted (pass.c). NULL after an error. */
+/* What this rank makes of a pass, or what is on its way to it: at most one of them. */
+typedef struct dti_result {
+    dt_tensor *x;
+    struct dt_parcel *parcel;
+} dti_result;
+
+/* This rank's stages of a pass, in the scope that is open: embed, every block in a scope of its
+ * name, and with `heads` logits of the rows that are wanted, which come to all ranks (pass.c). */
+dti_result dti_pass_enter(dt_tape *t, dt_model *m, const dt_model_pass *pass, bool heads);
+
+/* The logits, checked. NULL after an error. */
 dt_tensor *dti_pass_run(dt_tape *t, dt_model *m, const dt_model_pass *pass);
 
 /* Its two parts. What a stage makes of x [batch, tokens, hidden], which the one before it has made,
@@ -34,11 +45,19 @@ typedef dt_tensor *(*dti_stage_run)(dt_tape *t, dt_model *m, const void *arg,
                                     const dti_stage *stage, dt_tensor *x);
 
 /* A pass through all stages: each rank runs its own and hands on what they make; what the last one
- * makes comes to all ranks of the model's mesh. A model in one piece is one stage. Of a dry model
- * each rank runs its own stages alone, and gets what its last one makes (through_stages.c).
- * Collective over the model's mesh. */
-dt_tensor *dti_through_stages(dt_tape *t, dt_model *m, const dt_tensor *ids, dti_stage_run run,
-                              const void *arg);
+ * makes, `made`, comes to all ranks of the model's mesh, which may begin other passes before they
+ * wait for it. NULL: it makes nothing that is wanted. A model in one piece is one stage. Of a dry
+ * model each rank runs its own stages alone (through_stages.c).
+ * Collective over the model's mesh: passes begin in the same order. */
+dti_result dti_enter_stages(dt_tape *t, dt_model *m, const dt_tensor *ids, dti_stage_run run,
+                            const void *arg, const dt_tensor_kind *made);
+dt_tensor *dti_leave_stages(dt_tape *t, dti_result *r);
+
+/* Waits until what this rank has sent is where it belongs and nothing is held for it: when all
+ * ranks have left all passes. */
+dt_status dti_settle_stages(const dt_model *m) DT_MUST_USE;
+
+dt_tensor_kind dti_logits_kind(const dt_model *m, int64_t batch, int64_t rows);
 
 /* The greedy choice from logits [batch, 1, vocab]: ids [batch, 1] i32, and the keys they came from.
  */

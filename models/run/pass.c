@@ -155,18 +155,39 @@ dt_tensor *dti_pass_head(dt_tape *t, const dt_model *m, dt_tensor *x)
     return check(t, &p, m->arch->head(m->self, t, x));
 }
 
+typedef struct pass_call {
+    dt_model_pass pass;
+    bool heads;
+} pass_call;
+
 static dt_tensor *run_stage(dt_tape *t, dt_model *m, const void *arg, const dti_stage *stage,
                             dt_tensor *x)
 {
-    const dt_model_pass *pass = arg;
+    const pass_call *c = arg;
 
-    x = dti_pass_body(t, m, pass, stage, x, false);
-    if (!stage->heads) return x;
-    x = wanted_rows(t, pass, x);
+    x = dti_pass_body(t, m, &c->pass, stage, x, false);
+    if (!stage->heads || x == NULL) return x;
+    if (!c->heads) return NULL;
+    x = wanted_rows(t, &c->pass, x);
     return x != NULL ? dti_pass_head(t, m, x) : NULL;
+}
+
+dti_result dti_pass_enter(dt_tape *t, dt_model *m, const dt_model_pass *pass, bool heads)
+{
+    const int64_t rows = pass->rows == DT_LOGITS_ALL ? dt_tensor_extent(pass->ids, 1) : 1;
+    const dt_tensor_kind made = dti_logits_kind(m, dt_tensor_extent(pass->ids, 0), rows);
+    pass_call call = { *pass, heads };
+
+    if (m->stages.n_meshes > 1) { /* ranks come to different blocks: they are asked before all */
+        if (!goes_on(t, pass, 0)) return (dti_result){ 0 };
+        call.pass.go_on = NULL;
+    }
+    return dti_enter_stages(t, m, pass->ids, run_stage, &call, heads ? &made : NULL);
 }
 
 dt_tensor *dti_pass_run(dt_tape *t, dt_model *m, const dt_model_pass *pass)
 {
-    return dti_through_stages(t, m, pass->ids, run_stage, pass);
+    dti_result r = dti_pass_enter(t, m, pass, true);
+
+    return dti_leave_stages(t, &r);
 }

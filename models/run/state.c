@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "models/run/state.h"
 
+#include <dtensor/channels.h>
 #include <string.h>
 
 #include "dtensor/create.h"
@@ -117,6 +118,7 @@ void dt_state_release(dt_state **state)
     if (s == NULL) return;
     *state = NULL;
     dti_step_forget(s);
+    dt_parcel_release(&s->entered.parcel);
     dt_carry_release(&s->carry);
     for (int64_t i = 0; i < s->model->info.n_layers; i++) {
         dt_tensor_release(&s->kv[i].k);
@@ -201,6 +203,12 @@ void dti_state_advance(dt_state *s, const int32_t *ids, int64_t n_tokens)
         s->pads[b] = 0;
         if (s->lengths[b] > s->length) s->length = s->lengths[b];
     }
+}
+
+void dti_state_retreat(dt_state *s, int64_t n_tokens)
+{
+    s->length -= n_tokens;
+    for (int64_t b = 0; b < s->n_kept; b++) s->lengths[b] -= n_tokens;
 }
 
 /* --- sequences, copied and moved ---------------------------------------------------------- */

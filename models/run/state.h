@@ -15,6 +15,13 @@ typedef struct dti_kv {
     int64_t capacity;
 } dti_kv;
 
+/* A pass of a state between dt_model_forward_begin() and dt_model_forward_end(). */
+typedef struct dti_entered {
+    dt_tape *tape; /* NULL: there is none */
+    dt_tensor *logits;
+    struct dt_parcel *parcel; /* or what brings them */
+} dti_entered;
+
 struct dt_state {
     dt_model *model;
     int64_t batch;
@@ -35,6 +42,7 @@ struct dt_state {
     void *progress_arg;
     dt_go_on_fn go_on; /* see dt_model_pass */
     void *go_on_arg;
+    dti_entered entered;
     int64_t room; /* positions that the caches have by now: capacity, or less where they grow */
 };
 
@@ -48,8 +56,9 @@ static inline int64_t dti_state_position(const dt_state *s, int64_t b, int64_t n
     return s->lengths[b] + (j >= pads ? j - pads : n_tokens - pads + j);
 }
 
-/* The next pass's tokens have been read. */
+/* The next pass's tokens have been read; n_tokens of each sequence have not, after all. */
 void dti_state_advance(dt_state *s, const int32_t *ids, int64_t n_tokens);
+void dti_state_retreat(dt_state *s, int64_t n_tokens);
 
 /* Makes room for n_tokens more. Errors: DT_ERR_MEMORY, DT_ERR_UNSUPPORTED a plan that cuts tokens
  * of caches; the state stays as it was. */

@@ -268,6 +268,22 @@ static dt_tensor *run_stage(dt_tape *t, dt_model *m, const void *arg, const dti_
     return whole(t, call_head(t, &call, 2, (dt_tensor *[]){ x, c->targets }));
 }
 
+/* All stages of it. */
+static dt_tensor *through_stages(dt_tape *t, dt_model *m, const whole_call *c)
+{
+    const dt_tensor_kind loss = { .dtype = DT_F32 };
+    const dt_tensor_kind logits =
+        dti_logits_kind(m, dt_tensor_extent(c->ids, 0), dt_tensor_extent(c->ids, 1));
+    dti_result r =
+        dti_enter_stages(t, m, c->ids, run_stage, c, c->targets != NULL ? &loss : &logits);
+
+    dt_tensor *y = dti_leave_stages(t, &r);
+    const dt_status st = dt_tape_status(t) == DT_OK ? dti_settle_stages(m) : DT_OK;
+
+    if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
+    return y;
+}
+
 /* Reads a call and runs it: `stage` of x, or below 0 all of them. */
 static dt_tensor *pass_over(dt_tape *t, dt_model *m, whole_call *c, const dt_loss_options *options,
                             int stage, dt_tensor *x)
@@ -279,8 +295,7 @@ static dt_tensor *pass_over(dt_tape *t, dt_model *m, whole_call *c, const dt_los
     st = read_call(m, c->ids, options, &c->options, &c->length);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     dt_scope_begin(t, m->arch->model_type);
-    x = stage < 0 ? dti_through_stages(t, m, c->ids, run_stage, c)
-                  : run_stage(t, m, c, &m->stages.stage[stage], x);
+    x = stage < 0 ? through_stages(t, m, c) : run_stage(t, m, c, &m->stages.stage[stage], x);
     return dt_scope_end(t, x);
 }
 

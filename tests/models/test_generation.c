@@ -17,7 +17,9 @@
 
 enum { MAX_ROWS = 16, MAX_TOKENS = 40 };
 
-static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
+static const char *const meshes[] = { "tp=1",      "tp=2", "tp=3",     "tp=4",
+                                      "dp=2,tp=2", "pp=2", "pp=2,tp=2" };
+static const char *const deeper[] = { "pp=3", "pp=4", "pp=2,dp=2", "tp=2,pp=2" };
 
 /* One run of generate(). */
 typedef struct text_case {
@@ -169,7 +171,7 @@ static dt_status run_case(dt_mesh *mesh, const void *arg)
     return DT_OK;
 }
 
-static void run_texts(bool sequence_parallel)
+static void run_texts(const char *const *on, size_t n_on, bool sequence_parallel)
 {
     char path[DT_TEST_PATH_BYTES];
     DT_ENDS(dti_json_free) dti_json_doc doc = { 0 };
@@ -188,23 +190,24 @@ static void run_texts(bool sequence_parallel)
         DT_ASSERT_OK(read_case(file, &one, &c));
         c.sequence_parallel = sequence_parallel;
         if (sequence_parallel && !c.has_scores) continue;
-        for (size_t m = sequence_parallel; m < DT_COUNT(meshes); m++) {
+        for (size_t m = sequence_parallel; m < n_on; m++) {
             c.alone = c.n_prompts > 1 && (m == 0 || !c.has_scores); /* beams take long */
-            if (dt_test_fits_launch(meshes[m])) dt_test_on_ranks(meshes[m], run_case, &c);
+            if (dt_test_fits_launch(on[m])) dt_test_on_ranks(on[m], run_case, &c);
         }
     }
 }
 
 DT_TEST(generation, texts_are_those_of_transformers_on_every_mesh)
 {
-    run_texts(false);
+    run_texts(meshes, DT_COUNT(meshes), false);
 }
 
 /* Prompts are read with their tokens cut over the ranks; that is where steps of beams begin. */
-DT_TEST(generation, texts_of_beams_are_theirs_with_tokens_cut_between_blocks)
+DT_TEST(generation, texts_are_theirs_over_more_stages_and_with_tokens_cut_between_blocks)
 {
     dt_test_long();
-    run_texts(true);
+    run_texts(deeper, DT_COUNT(deeper), false);
+    run_texts(meshes, DT_COUNT(meshes), true);
 }
 
 /* --- sampling --------------------------------------------------------------------------------- */
@@ -268,6 +271,7 @@ DT_TEST(generation, a_seed_gives_the_same_texts_on_every_mesh)
     for (size_t m = 1; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], sample, &x);
     x.twice = true;
     dt_test_on_ranks("tp=2", sample, &x);
+    for (size_t m = 0; m < DT_COUNT(deeper); m++) dt_test_on_ranks(deeper[m], sample, &x);
 }
 
 /* Sampled beams: draws without replacement, the same on every mesh. */

@@ -45,6 +45,23 @@ static void check_all(dt_dtype dtype, const char *isa, bool sequence_parallel, b
     }
 }
 
+/* Models in stages, of which some have no more than an embedding or a head. */
+static void check_stages(const char *const *names, size_t n, dt_dtype dtype, bool sequence_parallel)
+{
+    static const char *const staged[] = { "pp=2", "pp=2,tp=2", "pp=3", "pp=4" };
+
+    for (size_t f = 0; f < n; f++) {
+        dt_golden x;
+        DT_ASSERT_OK(dt_golden_open(names[f], &x));
+        x.dtype = dtype;
+        x.sequence_parallel = sequence_parallel;
+        for (size_t m = 0; m < DT_COUNT(staged); m++)
+            if (!sequence_parallel || strstr(staged[m], "tp") != NULL)
+                check_one(names[f], staged[m], NULL, &x);
+        dt_golden_close(&x);
+    }
+}
+
 DT_TEST(golden, f32_logits_and_greedy_tokens_match_on_every_mesh)
 {
     check_all(DT_F32, NULL, false, false);
@@ -96,4 +113,20 @@ DT_TEST(golden, experts_cut_as_a_whole_match_too)
             check_one(moe[f], "ep=3,tp=1", NULL, &x);
             dt_golden_close(&x);
         }
+}
+
+DT_TEST(golden, stages_match_too)
+{
+    static const char *const some[] = { "llama/uneven",  "qwen2/dynamic", "gpt_neo/base",
+                                        "phi3/longrope", "gemma3/uneven", "qwen3_moe/base" };
+
+    check_stages(some, DT_COUNT(some), DT_F32, false);
+}
+
+DT_TEST(golden, every_checkpoint_matches_in_stages)
+{
+    dt_test_long();
+    check_stages(dt_golden_fixtures, DT_GOLDEN_FIXTURES, DT_F32, false);
+    check_stages(dt_golden_fixtures, DT_GOLDEN_FIXTURES, DT_BF16, false);
+    check_stages(dt_golden_fixtures, DT_GOLDEN_FIXTURES, DT_F32, true);
 }

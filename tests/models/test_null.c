@@ -208,6 +208,7 @@ DT_TEST(null, operators_on_no_tape_give_null)
     DOWN(dt_layer_leave(NULL, NULL, NULL));
     DOWN(dt_layer_experts(NULL, NULL, NULL, NULL, NULL, NULL, NULL));
     DOWN(dt_model_forward(NULL, NULL, NULL, NULL, 0, DT_LOGITS_LAST));
+    DOWN(dt_model_forward_end(NULL, NULL, NULL));
     DOWN(dt_cached_attention(NULL, NULL, 0, NULL, NULL, NULL, &options));
     DOWN(dt_tape_own(NULL, NULL));
     DOWN(dt_scope_end(NULL, NULL));
