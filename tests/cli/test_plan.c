@@ -96,6 +96,44 @@ DT_TEST(plan, memory_of_a_large_llama_by_arithmetic)
     json_decref(v);
 }
 
+/* Four stages: all that is cut over tp lies on one of them. Ranks get x of the stage before them
+ * and, but for those of the last, their columns of the logits. */
+DT_TEST(plan, stages_of_a_large_llama_by_arithmetic)
+{
+    const int64_t cut =
+        (int64_t)2 * V * D + (int64_t)L * (2 * D * D + 2 * KV * D + 3 * (int64_t)F * D);
+    const int64_t whole = (int64_t)(2 * L + 1) * D, logits = (int64_t)2 * B * V / TP;
+    const int64_t x = (int64_t)2 * B * D;
+    json_t *v = plan_large("pp=4,tp=8");
+    const json_t *ranks = json_object_get(v, "ranks");
+    static const char *const passes[] = { "prompt", "step" };
+    int64_t weights = 0, caches = 0, received = 0;
+
+    DT_ASSERT_EQ_INT(json_array_size(ranks), 32);
+    for (size_t i = 0; i < 32; i++) {
+        const json_t *one = json_array_get(ranks, i);
+        DT_ASSERT(integer(one, "weight_bytes") < 2 * (cut + whole) / 20);
+        weights += integer(one, "weight_bytes");
+        caches += integer(one, "cache_bytes");
+        if (i % TP == 0) received += integer(one, "step_bytes");
+    }
+    DT_ASSERT_EQ_INT(weights, 2 * (cut + TP * whole));
+    DT_ASSERT_EQ_INT(caches, (int64_t)2 * L * B * T * KV * 2);
+    /* terms of blocks in f32, of the embedding in bf16; and of each stage keys of a choice */
+    DT_ASSERT_EQ_INT(received, 3 * logits + 3 * x + (4 * L + 1) * 2 * x * (TP - 1) / TP +
+                                   4 * 2 * B * 8 * (TP - 1) / TP);
+    for (int i = 0; i < 2; i++) {
+        const json_t *items = json_object_get(json_object_get(v, passes[i]), "collectives");
+        const json_t *item = find(items, "layer", "(from other stages)");
+        DT_ASSERT_EQ_STR(json_string_value(json_object_get(item, "kind")), "send");
+        DT_ASSERT_EQ_STR(json_string_value(json_object_get(item, "dim")), "pp");
+        DT_ASSERT_EQ_INT(integer(item, "ranks"), 4);
+        DT_ASSERT_EQ_INT(integer(item, "calls"), 1);
+        DT_ASSERT_EQ_INT(integer(item, "bytes"), logits);
+    }
+    json_decref(v);
+}
+
 DT_TEST(plan, collectives_of_a_large_llama_by_arithmetic)
 {
     const int64_t row = (int64_t)2 * (TP - 1) * D * 4 / TP; /* of one token; terms are f32 */
@@ -417,6 +455,16 @@ DT_TEST(plan, the_text_has_a_line_for_what_repeats)
     COMMAND_ASSERT_HAS(r.out, "\n0 "); /* of 257 rows one rank has 129 */
     COMMAND_ASSERT_HAS(r.out, "\n1 ");
     DT_ASSERT(r.err[0] == '\0');
+}
+
+DT_TEST(plan, the_text_tells_what_comes_from_other_stages)
+{
+    char model[DT_TEST_PATH_BYTES];
+
+    (void)dt_test_source_path(model, "tests/golden/llama/uneven");
+    (void)COMMAND_ENDS(0, COMMAND("plan", "-m", model, "--mesh", "pp=2,tp=2", "--sequence", "16"),
+                       "mesh pp=2,tp=2 of 4 ranks", "\n(from other stages) ", "  send ",
+                       "\nranks ");
 }
 
 DT_TEST(plan, thousands_of_ranks_are_a_few_lines)
