@@ -68,7 +68,8 @@ DT_API DT_MUST_USE dt_status dt_all_to_all(dt_mesh *mesh, const char *dims, cons
 /** n elements to or from the rank at place `peer`, whose other call says as many of the same
  * dtype. dt_send() returns when they were received: two ranks that send to each other first wait
  * for ever, or until the deadline; start one of the messages instead, or let one of the
- * two receive first, as has to be on GPUs. */
+ * two receive first, as has to be on GPUs. Tensors, whose layouts may differ on both sides, go by
+ * channels (<dtensor/channels.h>). */
 DT_API DT_MUST_USE dt_status dt_send(dt_mesh *mesh, const char *dims, const void *data, int64_t n,
                                      dt_dtype dtype, int peer);
 DT_API DT_MUST_USE dt_status dt_recv(dt_mesh *mesh, const char *dims, void *data, int64_t n,

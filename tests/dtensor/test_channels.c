@@ -142,7 +142,7 @@ static dt_status long_words(dt_mesh *world, const void *arg)
     DT_TRY(dt_channel_create(from, to, "long", &channel));
     for (int k = 0; k < 2; k++) {
         DT_HELD(tensor) *x = NULL, *y = NULL;
-        dt_parcel *parcel = NULL;
+        DT_HELD(parcel) *parcel = NULL;
         if (dt_mesh_is_member(to)) DT_TRY(dt_channel_recv(channel, NULL, &parcel));
         if (dt_mesh_is_member(from)) DT_TRY(dt_test_message(from, text, DT_F32, 1, &rows, k, &x));
         if (dt_mesh_is_member(from)) DT_TRY(dt_channel_send(channel, x, NULL));
@@ -168,7 +168,7 @@ static dt_status counts(dt_mesh *mesh, const void *arg)
     DT_TEST_WITH_PAIR(mesh, p);
     for (int k = 0; k < 4; k++) { /* A, A / t, and A / t that is gathered there */
         DT_HELD(tensor) *x = NULL;
-        dt_parcel *parcel = NULL;
+        DT_HELD(parcel) *parcel = NULL;
         dt_tensor *y;
         const char *layout = k < 2 ? "RR" : "RS(1)";
         if (p.sends) {
@@ -219,7 +219,7 @@ static dt_status foresees(dt_mesh *mesh, const void *arg)
             DT_HELD(mesh) *all = NULL;
             DT_HELD(tape) *t = NULL;
             DT_HELD(tensor) *x = NULL;
-            dt_parcel *parcel;
+            DT_HELD(parcel) *parcel = NULL;
             DT_TRY(dt_mesh_create(dry, "pp=2,tp=2", &all));
             DT_TRY(dt_tape_create(dry, &t));
             DT_TEST_WITH_PAIR(all, p);
@@ -265,7 +265,7 @@ static dt_status drops(dt_mesh *mesh, const void *arg)
     DT_TEST_WITH_PAIR(mesh, p);
     if (p.sends) {
         DT_HELD(tensor) *x = NULL;
-        dt_parcel *parcel = NULL;
+        DT_HELD(parcel) *parcel = NULL;
         DT_TRY(dt_test_message(p.first, "RR", DT_F32, 2, shape, 0, &x));
         DT_TRY(dt_channel_send(p.channel, x, &parcel));
         dt_parcel_release(&parcel);
@@ -313,7 +313,7 @@ static dt_status beside(dt_mesh *mesh, const void *arg)
     }
     for (int k = 0; k < MANY && !p.sends; k++) {
         DT_HELD(tensor) *y = NULL;
-        dt_parcel *parcel;
+        DT_HELD(parcel) *parcel = NULL;
         DT_TRY(dt_channel_recv(p.channel, NULL, &parcel));
         DT_TRY(dt_parcel_wait(&parcel, &y));
         DT_TRY(dt_test_is_message(y, p.second, "RS(0)", k));
@@ -354,7 +354,7 @@ static dt_status computes(dt_mesh *mesh, const void *arg)
         end = dti_now_ns();
         DT_TRY(dt_send(mesh, NULL, &end, 1, DT_I64, 1));
     } else {
-        dt_parcel *parcel;
+        DT_HELD(parcel) *parcel = NULL;
         DT_TRY(dt_channel_recv(p.channel, NULL, &parcel));
         DT_TRY(dt_parcel_wait(&parcel, &x));
         const int64_t here = dti_now_ns();

@@ -42,7 +42,7 @@ static dt_status over_a_link(dt_mesh *mesh, const void *arg)
         return DT_OK;
     }
     DT_HELD(tensor) *y = NULL;
-    dt_parcel *parcel;
+    DT_HELD(parcel) *parcel = NULL;
     DT_TRY(dt_channel_recv(p.channel, NULL, &parcel));
     sleep_ms(100 + late);
     begin = dti_now_ns();
@@ -85,7 +85,7 @@ static dt_status meet(dt_mesh *mesh, const void *arg)
         DT_HELD(tensor) *x = NULL, *y = NULL;
         dt_channel *to = s.stage == 0 ? s.to_next : s.to_before;
         dt_channel *from = s.stage == 0 ? s.from_next : s.from_before;
-        dt_parcel *parcel = NULL, *sent = NULL;
+        DT_HELD(parcel) *parcel = NULL, *sent = NULL;
         st = dt_test_message(s.mine, "R", DT_F32, 1, shape, k, &x);
         if (st == DT_OK && (both || s.stage == 0))
             st = dt_channel_send(to, x, how == BOTH_SEND_PARCELS ? &sent : NULL);
@@ -127,7 +127,7 @@ static dt_status misuse(dt_mesh *mesh, const void *arg)
     const float values[4] = { 0 };
     DT_HELD(channel) *own = NULL;
     DT_HELD(tensor) *x = NULL, *y = NULL, *other = NULL, *got = NULL;
-    dt_parcel *parcel = NULL;
+    DT_HELD(parcel) *parcel = NULL;
     dt_channel *none = NULL;
 
     (void)arg, (void)part;
@@ -184,7 +184,7 @@ static dt_status one_fails(dt_mesh *mesh, const void *arg)
     const int64_t shape[] = { 4 };
     const dt_placement whole[] = { DT_REPLICATE };
     DT_HELD(tensor) *x = NULL, *y = NULL;
-    dt_parcel *parcel = NULL;
+    DT_HELD(parcel) *parcel = NULL;
 
     if (h == IS_LATE || h == NEVER_ASKS) DT_TRY(dt_mesh_set_timeout(mesh, 300));
     DT_TEST_WITH_PAIR(mesh, p);

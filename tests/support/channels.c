@@ -82,11 +82,16 @@ dt_status dt_test_make_stages(dt_mesh *mesh, dt_test_stages *s)
 
 enum { MESSAGES = 24 };
 
+static void release_all(dt_parcel *(*parcels)[MESSAGES])
+{
+    for (int k = 0; k < MESSAGES; k++) dt_parcel_release(&(*parcels)[k]);
+}
+
 /* Message by message from the first stage to the last, all of them begun before the first is
  * waited for, which are waited for from the last one on; and the same back beside it. */
 static dt_status travel(dt_test_stages *s, const dt_test_journey *j)
 {
-    dt_parcel *there[MESSAGES] = { NULL }, *back[MESSAGES] = { NULL };
+    DT_ENDS(release_all) dt_parcel *there[MESSAGES] = { NULL }, *back[MESSAGES] = { NULL };
 
     for (int k = 0; k < MESSAGES; k++) {
         if (s->from_before != NULL) DT_TRY(dt_channel_recv(s->from_before, NULL, &there[k]));
