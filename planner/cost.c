@@ -266,6 +266,7 @@ static dt_status add_up(const dt_way *w, const rank_time *times, const int *kind
 
 dt_status dti_way_count(dti_task *t, const dt_way *w, dt_way_cost *out)
 {
+    const double device = t->machine.figure[DT_FIGURE_DEVICE_BYTES].value;
     int place[DTI_MAX_STAGES], kind_at[DTI_MAX_STAGES], n;
     rank_time *times;
     dt_status st = DT_OK;
@@ -283,6 +284,10 @@ dt_status dti_way_count(dti_task *t, const dt_way *w, dt_way_cost *out)
         inside = dti_max(inside, out->inside_bytes);
         between = dti_max(between, out->between_bytes);
         hold(&c, out);
+        if ((double)out->peak_bytes > device) { /* whatever the others do */
+            out->seconds = INFINITY;
+            goto done;
+        }
     }
     out->inside_bytes = inside;
     out->between_bytes = between;

@@ -149,7 +149,9 @@ static void put_verdict(dti_writer *w, const dti_task *t, const dt_verdict *v)
         put_number(w, "number", v->number);
         put_number(w, "limit", v->limit);
     }
-    if (v->counted) {
+    if (v->counted && v->kind == DT_VERDICT_MEMORY) {
+        dti_put(w, ",\n    \"exact\": { \"peak_bytes\": %lld }", (long long)c->peak_bytes);
+    } else if (v->counted) {
         dti_put(w,
                 ",\n    \"exact\": { \"peak_bytes\": %lld, \"weight_bytes\": %lld, "
                 "\"gradient_bytes\": %lld, \"state_bytes\": %lld, \"kept_bytes\": %lld, "

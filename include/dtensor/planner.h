@@ -124,8 +124,9 @@ enum { DT_REASON_BYTES = 200 };
 typedef struct dt_verdict {
     dt_way way;
     dt_verdict_kind kind;
-    const char *rule;     /* "K1" of a rule, else NULL */
-    bool counted;         /* `cost` is there: dry runs have been made */
+    const char *rule; /* "K1" of a rule, else NULL */
+    bool counted; /* `cost` is there: dry runs have been made. Of a way that a device has no room
+                   * for they end with the first rank that says so */
     double number, limit; /* that decide: bytes, seconds, or what the rule compares */
     dt_way_cost cost;
     char reason[DT_REASON_BYTES]; /* one sentence with the number */
