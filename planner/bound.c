@@ -4,6 +4,7 @@
  * and time of the busiest. A bound is never above what dry runs then count, so what it rules out
  * need not be counted. */
 #include <math.h>
+#include <string.h>
 
 #include "base/numbers.h"
 #include "planner/search.h"
@@ -58,8 +59,10 @@ static double tensor_seconds(const dti_task *t, const dti_profile *p, const dt_w
     return sum;
 }
 
-/* The busiest rank of a pipeline, with what others do before it begins and after it ends. */
-static double pipeline_seconds(const dti_split *s, const dt_way *w, double block, double head)
+/* The busiest rank of a pipeline, with what others do before it begins and after it ends: where the
+ * way back is divided its second half fills the end, so `waits` of their time is the way there. */
+static double pipeline_seconds(const dti_split *s, const dt_way *w, double block, double head,
+                               double waits)
 {
     const int v = s->n / s->pp;
     double before = 0, most = 0;
@@ -68,7 +71,7 @@ static double pipeline_seconds(const dti_split *s, const dt_way *w, double block
         double mine = r == s->pp - 1 ? head : 0;
         for (int i = 0; i < v; i++) mine += s->blocks[i * s->pp + r] * block;
         most = fmax(most, before + (double)w->microbatches * mine);
-        before += s->blocks[r] * block;
+        before += waits * s->blocks[r] * block;
     }
     return most;
 }
@@ -142,7 +145,11 @@ dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *sec
     if (s == NULL) {
         *seconds = (double)w->microbatches * all;
     } else {
-        *seconds = pipeline_seconds(s, w, (all - head) / blocks, head);
+        const double there = p->cost.forward.work.flops;
+        const double waits = strcmp(w->schedule, "zb-h1") == 0
+                                 ? there / (there + p->cost.backward.work.flops) / 2
+                                 : 1;
+        *seconds = pipeline_seconds(s, w, (all - head) / blocks, head, waits);
         share = t->block_params * s->blocks[0] * (double)dt_dtype_size(t->dtype) /
                 (w->tp * (double)dti_max(p->cost.weight_bytes, 1));
         blocks = s->blocks[0];

@@ -54,15 +54,7 @@ static void compare(const char *folder, const dt_machine *m, int64_t batch)
             continue;
         }
         DT_ASSERT_OK(dti_way_bound(&s->task, &v->way, &bytes, &seconds));
-        if (bytes > (double)c.peak_bytes)
-            fprintf(stderr,
-                    "DBG pp %d dp %d tp %d zero %d sp %d rec %d m %lld v %d batch %lld: %g %lld w "
-                    "%lld g %lld s %lld k %lld\n",
-                    v->way.pp, v->way.dp, v->way.tp, v->way.zero, v->way.sequence_parallel,
-                    v->way.recompute, (long long)v->way.microbatches, v->way.stages_per_rank,
-                    (long long)s->task.o.batch, bytes, (long long)c.peak_bytes,
-                    (long long)c.weight_bytes, (long long)c.gradient_bytes,
-                    (long long)c.state_bytes, (long long)c.kept_bytes);
+        DT_ASSERT(bytes <= (double)c.peak_bytes);
         DT_ASSERT(seconds <= c.seconds);
         if (v->kind == DT_VERDICT_MEMORY) DT_ASSERT((double)c.peak_bytes > device);
         if (v->kind == DT_VERDICT_RANKED) DT_ASSERT((double)c.peak_bytes <= device);
