@@ -201,12 +201,13 @@ static dt_status count(dt_search *s, size_t i)
     return DT_OK;
 }
 
-/* The least bound; of equal ones one that was not counted, then the better. */
+/* The least bound of those that have no place yet; of equal ones one that was not counted, then the
+ * better. */
 static size_t next_of(const dt_search *s)
 {
     size_t best = s->n;
 
-    for (size_t i = 0; i < s->n; i++) {
+    for (size_t i = (size_t)s->n_ranked; i < s->n; i++) {
         const dt_verdict *v = &s->verdicts[i], *b = &s->verdicts[best < s->n ? best : i];
         if (v->kind != DT_VERDICT_SLOWER && v->kind != DT_VERDICT_RANKED) continue;
         if (best == s->n || s->bounds[i] < s->bounds[best] ||

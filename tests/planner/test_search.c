@@ -290,6 +290,28 @@ DT_TEST(search, every_rejected_way_has_a_reason_and_a_number)
     dt_search_release(&s);
 }
 
+/* More than there are: all that fit have a place then, once each and in order. */
+DT_TEST(search, all_ways_may_be_asked_for)
+{
+    const dt_machine m = test_machine(1, 2, 1e9, 1e8, 1e7);
+    char folder[DT_TEST_PATH_BYTES];
+    double before = 0;
+    dt_search *s;
+    int64_t n = 0;
+
+    test_model_write(&small, folder);
+    s = searched(folder, &m, 4, 1000);
+    for (const dt_verdict *v; (v = dt_search_at(s, n)) != NULL && v->kind == DT_VERDICT_RANKED;
+         n++) {
+        DT_ASSERT(v->counted && v->cost.seconds >= before);
+        before = v->cost.seconds;
+    }
+    DT_ASSERT(n > 1 && n < 1000);
+    for (const dt_verdict *v; (v = dt_search_at(s, n)) != NULL; n++)
+        DT_ASSERT(v->kind != DT_VERDICT_RANKED && v->kind != DT_VERDICT_SLOWER);
+    dt_search_release(&s);
+}
+
 DT_TEST(search, what_fits_nowhere_says_which_machine_would_do)
 {
     const dt_machine m = test_machine(1, 1, 1.2e5, 1e8, 1e7);
