@@ -176,7 +176,10 @@ static dt_status show_training(const cli_console *console, planning *p)
                          : w->no_masters            ? "no-masters"
                          : w->momentum != NULL      ? "momentum"
                                                     : NULL;
-    cli_costs costs = { .args = p->args, .predict = &o, .step = DT_STEP_OPTIONS_INIT };
+    cli_costs costs = { .args = p->args,
+                        .predict = &o,
+                        .step = DT_STEP_OPTIONS_INIT,
+                        .failed_output = console->failed_output };
     dt_status st;
 
     DT_CHECK(w->optimizer != NULL || of_one == NULL, DT_ERR_ARG,

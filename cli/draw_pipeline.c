@@ -90,6 +90,7 @@ dt_status cli_pipeline_draw(const cli_costs *costs)
     DT_TRY_TO(done, st, drawn(timing, DT_DRAW_SVG, &svg));
     st = cli_write_text(costs->args->picture, svg, strlen(svg));
     if (st != DT_OK) dti_error_prefix("--picture");
+    if (st == DT_ERR_IO && costs->failed_output != NULL) *costs->failed_output = true;
 done:
     free(text);
     free(svg);

@@ -84,7 +84,7 @@ static bool is_input(const cli_option *o, const cli_args *args)
     return (o->kind == TEXT || o->kind == MANY) &&
            (strcmp(o->value, "FILE") == 0 || strcmp(o->value, "DIR") == 0) &&
            field != (const void *)&args->output && field != (const void *)&args->training.trace &&
-           cli_option_given(o, args);
+           field != (const void *)&args->picture && cli_option_given(o, args);
 }
 
 dt_status cli_check_unread(const char *option, const char *path, const cli_args *args)

@@ -15,6 +15,7 @@ typedef struct cli_costs {
     const cli_args *args; /* folder, registry, json */
     const dt_predict_options *predict;
     dt_step_options step;
+    bool *failed_output; /* set where --picture could not be written */
 } cli_costs;
 
 /* To stdout, as text or with --json as an object; of large meshes the first ranks. */

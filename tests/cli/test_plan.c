@@ -467,6 +467,26 @@ DT_TEST(plan, the_text_tells_what_comes_from_other_stages)
                        "\nranks ");
 }
 
+/* A picture takes its own place again, and that of nothing else. */
+DT_TEST(plan, a_picture_of_a_schedule_is_written_again)
+{
+    char model[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16];
+
+    (void)dt_test_source_path(model, "tests/golden/llama/uneven");
+    (void)snprintf(file, sizeof file, "%s/p.svg", dt_test_temp_dir(folder));
+    for (int i = 0; i < 2; i++)
+        (void)COMMAND_ENDS(0,
+                           COMMAND("plan", "-m", model, "--train", "--mesh", "pp=2", "--sequence",
+                                   "16", "--picture", file),
+                           "1f1b: 2 ranks", "\nrank 0");
+    (void)COMMAND_ENDS(2,
+                       COMMAND("plan", "-m", model, "--train", "--mesh", "tp=2", "--picture", file),
+                       "--picture is of a pipeline, and --mesh tp=2 has no dim \"pp\"");
+    (void)COMMAND_ENDS(
+        2, COMMAND("plan", "-m", model, "--train", "--mesh", "pp=2", "--picture", "/dev/full"),
+        "--picture");
+}
+
 DT_TEST(plan, thousands_of_ranks_are_a_few_lines)
 {
     char folder[DT_TEST_PATH_BYTES];
