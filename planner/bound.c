@@ -59,10 +59,10 @@ static double tensor_seconds(const dti_task *t, const dti_profile *p, const dt_w
     return sum;
 }
 
-/* The busiest rank of a pipeline, with what others do before it begins and after it ends: where the
- * way back is divided its second half fills the end, so `waits` of their time is the way there. */
+/* The busiest rank of a pipeline, with what others do before it begins and after it ends, `wait`
+ * for each of their blocks. */
 static double pipeline_seconds(const dti_split *s, const dt_way *w, double block, double head,
-                               double waits)
+                               double wait)
 {
     const int v = s->n / s->pp;
     double before = 0, most = 0;
@@ -71,7 +71,7 @@ static double pipeline_seconds(const dti_split *s, const dt_way *w, double block
         double mine = r == s->pp - 1 ? head : 0;
         for (int i = 0; i < v; i++) mine += s->blocks[i * s->pp + r] * block;
         most = fmax(most, before + (double)w->microbatches * mine);
-        before += waits * s->blocks[r] * block;
+        before += s->blocks[r] * wait;
     }
     return most;
 }
@@ -130,7 +130,7 @@ dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *sec
     const double rows = (double)dti_way_rows(t, w), tokens = rows * (double)t->o.sequence;
     const dti_split *s = NULL;
     const dti_profile *p;
-    double all, head, kept, share = 1, blocks = (double)t->info.n_layers;
+    double all, head, wait, messages, kept, share = 1, blocks = (double)t->info.n_layers;
 
     DT_TRY(kept_by_block(t, w, rows, &kept));
     if (w->pp > 1) DT_TRY(dti_split_of(t, w, &s));
@@ -141,15 +141,17 @@ dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *sec
     }
     all = rows * (p->cost.forward.work.flops + p->cost.backward.work.flops) / t->rate;
     head = fmin(3 * t->head_flops * tokens / w->tp / t->rate, all);
-    all += tensor_seconds(t, p, w, rows);
+    wait = (all - head) / blocks;
+    messages = tensor_seconds(t, p, w, rows);
     if (s == NULL) {
-        *seconds = (double)w->microbatches * all;
+        *seconds = (double)w->microbatches * (all + messages);
     } else {
         const double there = p->cost.forward.work.flops;
-        const double waits = strcmp(w->schedule, "zb-h1") == 0
-                                 ? there / (there + p->cost.backward.work.flops) / 2
-                                 : 1;
-        *seconds = pipeline_seconds(s, w, (all - head) / blocks, head, waits);
+        if (strcmp(w->schedule, "zb-h1") == 0) /* the second half of the way back fills the end */
+            wait *= there / (there + p->cost.backward.work.flops) / 2;
+        /* embedding and head send less than a block each; whose rank is the busiest is not known */
+        messages /= blocks + 2;
+        *seconds = pipeline_seconds(s, w, (all - head) / blocks + messages, head, wait);
         share = t->block_params * s->blocks[0] * (double)dt_dtype_size(t->dtype) /
                 (w->tp * (double)dti_max(p->cost.weight_bytes, 1));
         blocks = s->blocks[0];

@@ -55,7 +55,14 @@ static void compare(const char *folder, const dt_machine *m, int64_t batch)
         }
         DT_ASSERT_OK(dti_way_bound(&s->task, &v->way, &bytes, &seconds));
         DT_ASSERT(bytes <= (double)c.peak_bytes);
-        DT_ASSERT(seconds <= c.seconds);
+        if (seconds > c.seconds)
+            dt_test_fail(
+                __FILE__, __LINE__,
+                "pp %d dp %d tp %d zero %d sp %d recompute %d %s of %d, %lld microbatches, "
+                "batch %lld: at least %g s, counted %g s",
+                v->way.pp, v->way.dp, v->way.tp, v->way.zero, v->way.sequence_parallel,
+                (int)v->way.recompute, v->way.pp > 1 ? v->way.schedule : "", v->way.stages_per_rank,
+                (long long)v->way.microbatches, (long long)batch, seconds, c.seconds);
         if (v->kind == DT_VERDICT_MEMORY) DT_ASSERT((double)c.peak_bytes > device);
         if (v->kind == DT_VERDICT_RANKED) DT_ASSERT((double)c.peak_bytes <= device);
         if ((double)c.peak_bytes <= device) least = fmin(least, c.seconds);
