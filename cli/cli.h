@@ -103,7 +103,8 @@ typedef struct cli_args {
     struct json_t *texts;        /* that files of options hold; NULL: none */
     struct json_t *stored;       /* names of options that the file of a run said; NULL: none */
     struct cli_modules *modules; /* opened; NULL: none */
-    dt_runtime *registry;        /* without ranks, with what modules add; NULL: none do */
+    const dt_pipeline_schedule *schedule; /* of a run of train, borrowed; NULL: none */
+    dt_runtime *registry;                 /* without ranks, with what modules add; NULL: none do */
     int64_t max_new_tokens;
     int64_t threads;
     int64_t batch;

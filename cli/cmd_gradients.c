@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "cli/id_rows.h"
 #include "cli/outputs.h"
+#include "cli/pipelines.h"
 #include "cli/print_report.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
@@ -236,6 +237,8 @@ static dt_status gradients(const cli_args *args, const cli_env *env, const cli_c
     };
     dt_status st = DT_OK;
 
+    DT_CHECK(args->mesh == NULL || cli_pipeline_ranks(args->mesh) <= 1, DT_ERR_ARG,
+             "--mesh %s: gradients are those of a model in one piece; leave pp out", args->mesh);
     DT_TRY(cli_read_recompute(args->recompute, &d.recompute));
     DT_TRY(check_output(args, console));
     DT_TRY_TO(done, st, cli_session_open(args, env, console, &s));

@@ -32,9 +32,9 @@ static void name_option(void *arg, const char *field, char text[DT_OPTION_NAME_B
 
 static const dt_option_names names = { name_option, NULL };
 
-/* What both kinds of plan are predicted with; o->load is set. */
-static dt_status read_options(const cli_console *console, planning *p, dt_load_options *load,
-                              dt_predict_options *o)
+/* What both kinds of plan are predicted with; o->load is set. `pipe`: of a training step alone. */
+static dt_status read_options(const cli_console *console, planning *p, cli_pipeline *pipe,
+                              dt_load_options *load, dt_predict_options *o)
 {
     const cli_args *args = p->args;
 
@@ -47,7 +47,8 @@ static dt_status read_options(const cli_console *console, planning *p, dt_load_o
     o->names = &names;
     DT_TRY(cli_read_dtype(args->dtype, load));
     DT_TRY(cli_read_plan(args, &p->plan, load));
-    DT_TRY(cli_load_stages(args, o->mesh, load));
+    if (pipe != NULL) DT_TRY(cli_pipeline_read(args, o->mesh, pipe));
+    DT_TRY(cli_load_stages(args, o->mesh, pipe != NULL ? pipe->schedule : NULL, load));
     DT_TRY(cli_check_dims(o->mesh, load));
     return DT_OK;
 }
@@ -75,7 +76,7 @@ static dt_status predict(const cli_console *console, planning *p)
 
     DT_CHECK(of_step == NULL, DT_ERR_ARG, "--%s is of a training step; give --train as well",
              of_step);
-    DT_TRY(read_options(console, p, &load, &o));
+    DT_TRY(read_options(console, p, NULL, &load, &o));
     DT_TRY(dt_predict(p->args->registry, p->args->folder, &o, &p->found));
     return DT_OK;
 }
@@ -180,28 +181,29 @@ static dt_status show_training(const cli_console *console, planning *p)
                         .predict = &o,
                         .step = DT_STEP_OPTIONS_INIT,
                         .failed_output = console->failed_output };
-    dt_status st;
+    cli_pipeline pipe = { 0 };
+    dt_status st = DT_OK;
 
     DT_CHECK(w->optimizer != NULL || of_one == NULL, DT_ERR_ARG,
              "--%s is of an optimizer; name it: --optimizer adamw", of_one);
     DT_TRY(cli_check_trained(p->args));
     loss.chunk = p->args->chunk;
     DT_TRY(cli_read_recompute(p->args->recompute, &loss.recompute));
-    DT_TRY(read_options(console, p, &load, &o));
     DT_TRY(cli_optimizer_read(p->args, &optimizer));
-    DT_TRY(cli_load_zero(p->args, o.mesh, &load));
-    costs.step.loss = &loss;
     if (p->args->picture != NULL) DT_TRY(cli_check_place("--picture", p->args->picture, p->args));
-    DT_TRY(cli_pipeline_microbatches(p->args, o.mesh, &costs.step.microbatches));
-    DT_TRY(cli_pipeline_schedule(p->args, o.mesh, &costs.step.schedule));
-    DT_CHECK(p->args->picture == NULL || costs.step.schedule != NULL, DT_ERR_ARG,
-             "--picture is of a pipeline, and --mesh %s has no dim \"pp\"", o.mesh);
-    if (p->args->batch == 0) o.batch = dti_max(o.batch, costs.step.microbatches);
-    if (w->optimizer != NULL || costs.step.schedule != NULL) costs.step.optimizer = &optimizer;
-    st = cli_costs_print(&costs);
-    dt_pipeline_schedule_release(&costs.step.schedule);
-    DT_TRY(st);
-    return DT_OK;
+    DT_TRY_TO(done, st, read_options(console, p, &pipe, &load, &o));
+    DT_TRY_TO(done, st, cli_load_zero(p->args, o.mesh, &load));
+    DT_CHECK_TO(done, st, p->args->picture == NULL || pipe.schedule != NULL, DT_ERR_ARG,
+                "--picture is of a pipeline, and --mesh %s has no dim \"pp\"", o.mesh);
+    costs.step.loss = &loss;
+    costs.step.microbatches = pipe.microbatches;
+    costs.step.schedule = pipe.schedule;
+    if (p->args->batch == 0) o.batch = dti_max(o.batch, pipe.microbatches);
+    if (w->optimizer != NULL || pipe.schedule != NULL) costs.step.optimizer = &optimizer;
+    DT_TRY_TO(done, st, cli_costs_print(&costs));
+done:
+    dt_pipeline_schedule_release(&pipe.schedule);
+    return st;
 }
 
 /* --- the command ------------------------------------------------------------------------------ */

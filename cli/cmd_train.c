@@ -88,7 +88,7 @@ static dt_status check(cli_run_of *run, cli_session *s, cli_training *plan, cons
     DT_TRY(cli_check_saved(s));
     DT_TRY(cli_check_trained(plan->args));
     DT_TRY(cli_training_settle(s, plan));
-    if (plan->pipeline != NULL)
+    if (plan->pipeline.schedule != NULL)
         DT_TRY(dt_model_check_dry(s->args->registry, s->args->folder, s->mesh, &s->load));
     if (args->training.dry_run) return DT_OK;
     DT_CHECK(args->output != NULL, DT_ERR_ARG, "no folder for the run; give --output RUN");
@@ -127,8 +127,8 @@ static cli_costs costs_of(const cli_session *s, const cli_training *plan, dt_pre
     o->device = device_of(plan->args);
     costs.step.loss = &plan->loss;
     costs.step.optimizer = &plan->optimizer;
-    costs.step.microbatches = plan->microbatches;
-    costs.step.schedule = plan->pipeline;
+    costs.step.microbatches = plan->pipeline.microbatches;
+    costs.step.schedule = plan->pipeline.schedule;
     return costs;
 }
 
@@ -136,7 +136,7 @@ static cli_costs costs_of(const cli_session *s, const cli_training *plan, dt_pre
 static dt_status begin(cli_run_of *run)
 {
     dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
-    const cli_costs costs = costs_of(run->session, run->plan, &o);
+    cli_costs costs = costs_of(run->session, run->plan, &o);
 
     DT_TRY(cli_train_data(run));
     if (run->session->console->process > 0) return DT_OK;
@@ -158,7 +158,7 @@ static dt_status train(const cli_args *args, const cli_env *env, const cli_conso
     session.seed = plan.seed;
     DT_TRY_TO(done, st, check(&run, &session, &plan, args));
     if (args->training.dry_run) {
-        const cli_costs costs = costs_of(&session, &plan, &predict);
+        cli_costs costs = costs_of(&session, &plan, &predict);
         if (console->process == 0) st = cli_costs_print(&costs);
         goto done;
     }

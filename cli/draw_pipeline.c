@@ -20,26 +20,37 @@ static dt_status leader_of(const char *mesh, int r, int *rank)
     return DT_OK;
 }
 
+static dt_status flops_of(const cli_costs *costs, int rank, double *forward, double *backward)
+{
+    const bool known = rank < CLI_SHOWN_RANKS && costs->flops[rank].forward > 0;
+    dt_training_cost c;
+
+    if (!known)
+        DT_TRY(dt_predict_training(costs->args->registry, costs->args->folder, costs->predict,
+                                   &costs->step, rank, &c));
+    *forward = known ? costs->flops[rank].forward : c.forward.work.flops;
+    *backward = known ? costs->flops[rank].backward : c.backward.work.flops;
+    return DT_OK;
+}
+
 /* Times of each stage's actions by the operations of its rank, of which half of those on the way
  * back are taken for each of I and W. The longest F takes 1. */
 static dt_status measure(const cli_costs *costs, double *f, double *i)
 {
     const dt_pipeline_schedule *s = costs->step.schedule;
     const int n = dt_pipeline_schedule_stages(s);
-    dt_training_cost c;
-    double most = 0;
+    double most = 0, forward, backward;
     int rank;
 
     for (int r = 0; r < dt_pipeline_schedule_ranks(s); r++) {
         DT_TRY(leader_of(costs->predict->mesh, r, &rank));
-        DT_TRY(dt_predict_training(costs->args->registry, costs->args->folder, costs->predict,
-                                   &costs->step, rank, &c));
+        DT_TRY(flops_of(costs, rank, &forward, &backward));
         for (int k = 0; k < n; k++) {
             if (dt_pipeline_schedule_rank_of(s, k) != r) continue;
-            f[k] = c.forward.work.flops;
-            i[k] = c.backward.work.flops / 2;
+            f[k] = forward;
+            i[k] = backward / 2;
         }
-        most = fmax(most, c.forward.work.flops);
+        most = fmax(most, forward);
     }
     for (int k = 0; k < n; k++) {
         f[k] = most > 0 ? f[k] / most : 1;

@@ -9,8 +9,7 @@
 
 static const char usual[] = "1f1b";
 
-/* Of the mesh dim "pp"; 0: there is none. */
-static int ranks_of(const char *mesh)
+int cli_pipeline_ranks(const char *mesh)
 {
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
     int sizes[DT_MAX_DIMS], n_dims, n_ranks;
@@ -40,58 +39,34 @@ static const dt_pipeline_kind *kind_of(const char *name)
     return k;
 }
 
-/* A file says itself how many there are. */
-static dt_status open_file(const cli_args *args, int ranks, dt_pipeline_schedule **out)
-{
-    const char *name = name_of(args);
-    const int64_t given = args->training.microbatches;
-    dt_status st = dt_pipeline_schedule_read(name, out);
-    int n;
-
-    if (st != DT_OK) dti_error_prefix("--schedule");
-    DT_TRY(st);
-    n = dt_pipeline_schedule_ranks(*out);
-    DT_CHECK(n == ranks, DT_ERR_ARG, "--schedule: %s is for %d ranks, the mesh has pp=%d", name, n,
-             ranks);
-    n = dt_pipeline_schedule_microbatches(*out);
-    DT_CHECK(given == 0 || given == n, DT_ERR_ARG,
-             "--schedule: %s is for %d microbatches, not for --microbatches %" PRId64, name, n,
-             given);
-    n = dt_pipeline_schedule_stages(*out);
-    DT_CHECK(args->training.stages_per_rank == 0 || args->training.stages_per_rank * ranks == n,
-             DT_ERR_ARG, "--schedule: %s is for %d stages on %d ranks, not %" PRId64 " on each",
-             name, n, ranks, args->training.stages_per_rank);
-    return DT_OK;
-}
-
-dt_status cli_pipeline_microbatches(const cli_args *args, const char *mesh, int64_t *out)
+/* Where nothing says how many microbatches there are they are as many as the pipeline has ranks, or
+ * as its schedule needs. */
+static dt_status by_name(const cli_args *args, int ranks, dt_pipeline_schedule **out)
 {
     const dt_pipeline_kind *kind = kind_of(name_of(args));
-    const int ranks = ranks_of(mesh);
-    dt_pipeline_schedule *file;
+    const int64_t given = args->training.microbatches;
+    const int64_t n =
+        given > 0 ? given : (int64_t)ranks * dti_max(kind != NULL ? kind->least : 1, 1);
 
-    *out = args->training.microbatches > 0 ? args->training.microbatches
-                                           : dti_max(ranks * (kind != NULL ? kind->least : 1), 1);
-    if (args->training.microbatches > 0 || ranks == 0) return DT_OK;
-    *out = dti_max(*out, ranks);
-    if (!is_file(name_of(args))) return DT_OK;
-    DT_TRY(open_file(args, ranks, &file));
-    *out = dt_pipeline_schedule_microbatches(file);
-    dt_pipeline_schedule_release(&file);
+    DT_TRY(dt_pipeline_schedule_create(name_of(args), ranks, (int)args->training.stages_per_rank,
+                                       (int)dti_min(n, INT32_MAX), out));
     return DT_OK;
 }
 
-static dt_status by_name(const cli_args *args, const char *mesh, int ranks,
-                         dt_pipeline_schedule **out)
+/* A file says itself how many stages and microbatches there are. */
+static dt_status check_file(const cli_args *args, int ranks, const dt_pipeline_schedule *s)
 {
-    int64_t n;
-    dt_status st;
+    const char *name = name_of(args);
+    const int64_t given = args->training.microbatches, each = args->training.stages_per_rank;
+    int n = dt_pipeline_schedule_ranks(s);
 
-    DT_TRY(cli_pipeline_microbatches(args, mesh, &n));
-    st = dt_pipeline_schedule_create(name_of(args), ranks, (int)args->training.stages_per_rank,
-                                     (int)dti_min(n, INT32_MAX), out);
-    if (st != DT_OK) dti_error_prefix("--schedule");
-    DT_TRY(st);
+    DT_CHECK(n == ranks, DT_ERR_ARG, "%s is for %d ranks, the mesh has pp=%d", name, n, ranks);
+    n = dt_pipeline_schedule_microbatches(s);
+    DT_CHECK(given == 0 || given == n, DT_ERR_ARG,
+             "%s is for %d microbatches, not for --microbatches %" PRId64, name, n, given);
+    n = dt_pipeline_schedule_stages(s);
+    DT_CHECK(each == 0 || each * ranks == n, DT_ERR_ARG,
+             "%s is for %d stages on %d ranks, not %" PRId64 " on each", name, n, ranks, each);
     return DT_OK;
 }
 
@@ -111,44 +86,44 @@ static dt_status check_places(const dt_pipeline_schedule *s, bool *turn)
     return DT_OK;
 }
 
-dt_status cli_pipeline_schedule(const cli_args *args, const char *mesh, dt_pipeline_schedule **out)
+static dt_status read_schedule(const cli_args *args, int ranks, dt_pipeline_schedule **out)
 {
-    const int ranks = ranks_of(mesh);
-    dt_status st;
-    bool turn;
+    if (!is_file(name_of(args))) return by_name(args, ranks, out);
+    DT_TRY(dt_pipeline_schedule_read(name_of(args), out));
+    DT_TRY(check_file(args, ranks, *out));
+    return DT_OK;
+}
 
-    *out = NULL;
+dt_status cli_pipeline_read(const cli_args *args, const char *mesh, cli_pipeline *out)
+{
+    const int ranks = cli_pipeline_ranks(mesh);
+    dt_status st;
+
+    *out = (cli_pipeline){ .microbatches = dti_max(args->training.microbatches, 1) };
     DT_CHECK(ranks > 0 || (args->training.pipeline == NULL && args->training.stages_per_rank == 0),
              DT_ERR_ARG,
              "--%s is of a pipeline, and --mesh %s has no dim \"pp\"; add one, as in pp=2,dp=2",
              args->training.pipeline != NULL ? "schedule" : "stages-per-rank", mesh);
     if (ranks == 0) return DT_OK;
-    if (is_file(name_of(args)))
-        DT_TRY(open_file(args, ranks, out));
-    else
-        DT_TRY(by_name(args, mesh, ranks, out));
-    st = check_places(*out, &turn);
-    if (st != DT_OK) dt_pipeline_schedule_release(out);
+    st = read_schedule(args, ranks, &out->schedule);
+    if (st != DT_OK) dti_error_prefix("--schedule");
+    if (st != DT_OK) dt_pipeline_schedule_release(&out->schedule);
     DT_TRY(st);
+    out->microbatches = dt_pipeline_schedule_microbatches(out->schedule);
     return DT_OK;
 }
 
-dt_status cli_load_stages(const cli_args *args, const char *mesh, dt_load_options *load)
+dt_status cli_load_stages(const cli_args *args, const char *mesh,
+                          const dt_pipeline_schedule *schedule, dt_load_options *load)
 {
-    dt_pipeline_schedule *schedule = NULL;
     const char *at = args->stages;
 
     load->stages = args->stages;
-    DT_CHECK(strcmp(args->command, "gradients") != 0 || ranks_of(mesh) <= 1, DT_ERR_ARG,
-             "--mesh %s: gradients are those of a model in one piece; leave pp out", mesh);
-    DT_CHECK(at == NULL || ranks_of(mesh) > 0, DT_ERR_ARG,
+    DT_CHECK(at == NULL || cli_pipeline_ranks(mesh) > 0, DT_ERR_ARG,
              "--stages %s is of a pipeline, and --mesh %s has no dim \"pp\"", at, mesh);
     for (load->n_stages = at != NULL; at != NULL && *at != '\0'; at++) load->n_stages += *at == ',';
-    if (!args->train && strcmp(args->command, "train") != 0) return DT_OK;
-    DT_TRY(cli_pipeline_schedule(args, mesh, &schedule));
     if (schedule == NULL) return DT_OK;
     load->n_stages = dt_pipeline_schedule_stages(schedule);
     DT_TRY(check_places(schedule, &load->stages_turn));
-    dt_pipeline_schedule_release(&schedule);
     return DT_OK;
 }

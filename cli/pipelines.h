@@ -9,17 +9,20 @@
 
 #include "cli/cli.h"
 
-/* Microbatches of a step. Where --microbatches does not say they are as many as the pipeline has
- * ranks, or as its schedule needs; 1 without a pipeline. */
-dt_status cli_pipeline_microbatches(const cli_args *args, const char *mesh,
-                                    int64_t *out) DT_MUST_USE;
+typedef struct cli_pipeline {
+    dt_pipeline_schedule *schedule; /* NULL: none */
+    int64_t microbatches;           /* of a step; at least 1 */
+} cli_pipeline;
 
-/* The schedule of a training step, --schedule on --mesh; *out is NULL without a pipeline. */
-dt_status cli_pipeline_schedule(const cli_args *args, const char *mesh,
-                                dt_pipeline_schedule **out) DT_MUST_USE;
+/* The size of the mesh dim "pp"; 0: there is none. */
+int cli_pipeline_ranks(const char *mesh);
 
-/* --stages, and how many the schedule wants, into the options of loading. */
+/* --schedule, --microbatches and --stages-per-rank of a training step on `mesh`, read once: a file
+ * may be one that cannot be read again. The caller releases the schedule. */
+dt_status cli_pipeline_read(const cli_args *args, const char *mesh, cli_pipeline *out) DT_MUST_USE;
+
+/* --stages into the options of loading, and how many the schedule wants; NULL: there is none. */
 dt_status cli_load_stages(const cli_args *args, const char *mesh,
-                          dt_load_options *load) DT_MUST_USE;
+                          const dt_pipeline_schedule *schedule, dt_load_options *load) DT_MUST_USE;
 
 #endif

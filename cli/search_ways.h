@@ -6,7 +6,7 @@
 
 #include "cli/cli.h"
 
-/* To stdout; *found is false where the model does not fit in any way. */
+/* To stdout. Errors: DT_ERR_ARG, also where the model fits in no way. */
 dt_status cli_search_ways(const cli_args *args, const cli_console *console) DT_MUST_USE;
 
 /* Refuses what is of --auto without it. */

@@ -346,7 +346,7 @@ dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_c
     DT_TRY(cli_read_dtype(args->dtype, &out->load));
     DT_TRY(cli_read_plan(args, &out->plan, &out->load));
     DT_TRY(cli_load_zero(args, out->mesh, &out->load));
-    DT_TRY(cli_load_stages(args, out->mesh, &out->load));
+    DT_TRY(cli_load_stages(args, out->mesh, args->schedule, &out->load));
     DT_TRY(cli_check_dims(out->mesh, &out->load));
     DT_TRY(check_named("--link", args->link, ";", "=", out->mesh));
     DT_TRY(cli_check_model(args));

@@ -44,7 +44,7 @@ void cli_show_begin(const cli_run_of *run)
                   "token meets, L = %" PRId64 " blocks, H = %" PRId64 " for all heads, T = %" PRId64
                   ", of %.1f GFLOP/s that one large product reaches on these ranks\n",
                   plan->steps, plan->steps == 1 ? "" : "s", plan->batch, plan->sequence,
-                  plan->microbatches > 1 ? " in microbatches" : "",
+                  plan->pipeline.microbatches > 1 ? " in microbatches" : "",
                   dti_count_text((int64_t)run->weights, weights), info->n_layers,
                   info->n_heads * info->head_dim, plan->sequence, run->peak * 1e-9);
 }

@@ -17,7 +17,7 @@ static dt_tensor *forward(const cli_trainer *t, dt_tape *tape, int64_t m, int st
 {
     const cli_training *plan = t->run->plan;
     const dt_batch *b = &t->batch;
-    const int64_t rows = plan->batch / plan->microbatches, at = m * rows * b->tokens;
+    const int64_t rows = plan->batch / plan->pipeline.microbatches, at = m * rows * b->tokens;
     dt_loss_options how = plan->loss;
     dt_tensor *ids, *targets;
 
@@ -38,11 +38,11 @@ dt_status cli_train_pipeline(cli_trainer *t)
 {
     dt_pipeline_options o = DT_PIPELINE_OPTIONS_INIT;
 
-    if (t->run->plan->pipeline == NULL) return DT_OK;
+    if (t->run->plan->pipeline.schedule == NULL) return DT_OK;
     o.forward = run_stage;
     o.arg = t;
-    DT_TRY(
-        dt_pipeline_create(t->mesh, "pp", t->run->plan->pipeline, t->optimizer, &o, &t->pipeline));
+    DT_TRY(dt_pipeline_create(t->mesh, "pp", t->run->plan->pipeline.schedule, t->optimizer, &o,
+                              &t->pipeline));
     return DT_OK;
 }
 
@@ -59,7 +59,7 @@ static dt_status pass(cli_trainer *t, int64_t m, double *loss)
     part = forward(t, t->tape, m, -1, NULL);
     dt_timeline_end(rt);
     dt_timeline_begin(rt, "backward");
-    dt_optimizer_backward(t->optimizer, t->tape, part, m + 1 == plan->microbatches, NULL);
+    dt_optimizer_backward(t->optimizer, t->tape, part, m + 1 == plan->pipeline.microbatches, NULL);
     dt_timeline_end(rt);
     DT_TRY(dt_tape_status(t->tape));
     DT_TRY(dt_tensor_read(part, &value, sizeof value));
@@ -73,7 +73,7 @@ static dt_status run_passes(cli_trainer *t, double *loss)
     dt_pipeline_result result;
 
     if (t->pipeline == NULL) {
-        for (int64_t m = 0; m < t->run->plan->microbatches; m++) DT_TRY(pass(t, m, loss));
+        for (int64_t m = 0; m < t->run->plan->pipeline.microbatches; m++) DT_TRY(pass(t, m, loss));
         return DT_OK;
     }
     DT_TRY(dt_pipeline_run(t->pipeline, &result));
@@ -130,7 +130,7 @@ dt_status cli_train_step(cli_trainer *t, cli_metric *metric)
 /* The sum of the losses of rows' targets. Rows that are missing to a batch count for nothing. */
 static dt_status sum_rows(cli_trainer *t, const dt_batch *b, int32_t *room, double *sum)
 {
-    const int64_t rows = t->run->plan->batch / t->run->plan->microbatches;
+    const int64_t rows = t->run->plan->batch / t->run->plan->pipeline.microbatches;
     const size_t given = (size_t)(b->rows * b->tokens), all = (size_t)(rows * b->tokens);
     int32_t *ids = room, *targets = ids + all, *starts = targets + all;
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
@@ -160,7 +160,7 @@ dt_status cli_train_validate(cli_trainer *t, double *loss)
 {
     const cli_training *plan = t->run->plan;
     const int64_t n = dt_data_samples_per_epoch(t->validation);
-    const int64_t rows = plan->batch / plan->microbatches;
+    const int64_t rows = plan->batch / plan->pipeline.microbatches;
     dt_status st = DT_OK;
     double sum = 0, count = 0;
     int32_t *room = NULL;

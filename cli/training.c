@@ -268,8 +268,8 @@ dt_status cli_training_read(cli_args *own, cli_training *out)
     (void)snprintf(out->mesh, sizeof out->mesh, "dp=%d", dt_launch_size());
     if (own->mesh == NULL) own->mesh = out->mesh;
     rename_schedule(&own->training);
-    DT_TRY(cli_pipeline_microbatches(own, own->mesh, &out->microbatches));
-    DT_TRY(cli_pipeline_schedule(own, own->mesh, &out->pipeline));
+    DT_TRY(cli_pipeline_read(own, own->mesh, &out->pipeline));
+    own->schedule = out->pipeline.schedule;
     DT_CHECK(w->steps > 0 || w->dry_run, DT_ERR_ARG, "how long? give --steps N");
     DT_TRY(read_seed(w->seed, &out->seed));
     DT_TRY(cli_optimizer_read(own, &out->optimizer));
@@ -283,7 +283,7 @@ dt_status cli_training_read(cli_args *own, cli_training *out)
 
 void cli_training_free(cli_training *t)
 {
-    dt_pipeline_schedule_release(&t->pipeline);
+    dt_pipeline_schedule_release(&t->pipeline.schedule);
     dti_free(t->config_folder);
     t->config_folder = NULL;
     dti_free(t->sources);
@@ -326,11 +326,11 @@ static void warn_of_stage(const cli_session *s)
 /* What the second and the third stage cut travels for each microbatch. */
 static void warn_of_passes(const cli_session *s, const cli_training *t)
 {
-    const int64_t zero = s->args->training.zero, m = t->microbatches;
+    const int64_t zero = s->args->training.zero, m = t->pipeline.microbatches;
     char text[DT_ERROR_MESSAGE_BYTES], each[DTI_NUMBER_BYTES], all[DTI_NUMBER_BYTES];
     int64_t bytes;
 
-    if (t->pipeline == NULL || zero < 2 || m == 1 || zero_dim(s->mesh) == NULL) return;
+    if (t->pipeline.schedule == NULL || zero < 2 || m == 1 || zero_dim(s->mesh) == NULL) return;
     bytes = s->n_params * cli_batch_ranks(s) / s->run.n_ranks *
             (int64_t)(zero == 2 ? sizeof(float) : dt_dtype_size(s->dtype));
     (void)snprintf(
@@ -359,7 +359,7 @@ static dt_status check_masters(const cli_session *s)
 dt_status cli_training_settle(const cli_session *s, cli_training *t)
 {
     const int64_t context = s->info.max_positions, ranks = cli_batch_ranks(s);
-    const int64_t parts = ranks * t->microbatches;
+    const int64_t parts = ranks * t->pipeline.microbatches;
 
     t->sequence = t->args->sequence > 0 ? t->args->sequence : dti_min(context, DEFAULT_SEQUENCE);
     DT_CHECK(t->sequence <= context, DT_ERR_ARG,
@@ -368,7 +368,7 @@ dt_status cli_training_settle(const cli_session *s, cli_training *t)
     DT_CHECK(t->batch % parts == 0, DT_ERR_ARG,
              "--batch %" PRId64 " cannot be divided by %" PRId64 " microbatch%s of %" PRId64
              " rank%s each that --mesh %s cuts a batch over; take a multiple of %" PRId64,
-             t->batch, t->microbatches, t->microbatches == 1 ? "" : "es", ranks,
+             t->batch, t->pipeline.microbatches, t->pipeline.microbatches == 1 ? "" : "es", ranks,
              ranks == 1 ? "" : "s", s->mesh, parts);
     DT_CHECK(t->batch <= INT32_MAX / t->sequence, DT_ERR_ARG,
              "--batch %" PRId64 " of --sequence %" PRId64 ": at most %" PRId64

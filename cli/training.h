@@ -8,6 +8,7 @@
 #include <dtensor/pipeline_training.h>
 #include <dtensor/training_data.h>
 
+#include "cli/pipelines.h"
 #include "cli/session.h"
 
 typedef struct cli_training {
@@ -18,8 +19,8 @@ typedef struct cli_training {
     dt_data_options data;
     dt_data_source *sources;
     int n_sources;
-    int64_t steps, batch, sequence, microbatches;
-    dt_pipeline_schedule *pipeline;                      /* NULL: none */
+    cli_pipeline pipeline;
+    int64_t steps, batch, sequence;
     int64_t save_every, validate_every, log_every, keep; /* save, validate: 0 is at the end alone */
     uint64_t seed;
     bool begins_at_random; /* --config: there are no weights */
@@ -35,7 +36,7 @@ dt_status cli_optimizer_read(const cli_args *args, dt_optimizer_options *out) DT
 dt_status cli_load_zero(const cli_args *args, const char *mesh, dt_load_options *load) DT_MUST_USE;
 
 /* Reads and checks what needs no model, and fills in defaults. `own` becomes the arguments of the
- * session: the folder of --config, the mesh. Texts are borrowed from it. Freed with
+ * session: the folder of --config, the mesh, the schedule. Texts are borrowed from it. Freed with
  * cli_training_free(), also after an error. */
 dt_status cli_training_read(cli_args *own, cli_training *out) DT_MUST_USE;
 void cli_training_free(cli_training *t);

@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "cli/print_report.h"
 
-enum { SHOWN_RANKS = 16, DIMS_BYTES = 128 };
+enum { DIMS_BYTES = 128 };
 
 /* A mesh, for the names of its dims. */
 typedef struct dims {
@@ -36,10 +36,12 @@ static const char *dims_text(const dims *d, uint32_t set, char text[DIMS_BYTES])
     return text;
 }
 
-static dt_status predict(const cli_costs *c, int rank, dt_training_cost *out)
+static dt_status predict(cli_costs *c, int rank, dt_training_cost *out)
 {
     DT_TRY(
         dt_predict_training(c->args->registry, c->args->folder, c->predict, &c->step, rank, out));
+    c->flops[rank].forward = out->forward.work.flops;
+    c->flops[rank].backward = out->backward.work.flops;
     return DT_OK;
 }
 
@@ -105,7 +107,7 @@ static json_t *rank_json(const cli_costs *costs, const dt_training_cost *c, cons
 }
 
 /* The largest F of a rank takes 1. */
-static dt_status pipeline_json(const cli_costs *costs, json_t **out)
+static dt_status pipeline_json(cli_costs *costs, json_t **out)
 {
     const dt_pipeline_schedule *s = costs->step.schedule;
     dt_pipeline_timing *timing;
@@ -128,7 +130,7 @@ static dt_status pipeline_json(const cli_costs *costs, json_t **out)
     return DT_OK;
 }
 
-dt_status cli_costs_json(const cli_costs *costs, json_t **out)
+dt_status cli_costs_json(cli_costs *costs, json_t **out)
 {
     char folder[DT_ERROR_MESSAGE_BYTES];
     json_t *ranks = json_array(), *pipeline = NULL;
@@ -137,7 +139,7 @@ dt_status cli_costs_json(const cli_costs *costs, json_t **out)
     dims d;
 
     DT_TRY_TO(fail, st, read_dims(costs, &d));
-    for (int r = 0; r < d.n_ranks && r < SHOWN_RANKS; r++) {
+    for (int r = 0; r < d.n_ranks && r < CLI_SHOWN_RANKS; r++) {
         DT_TRY_TO(fail, st, predict(costs, r, &c));
         (void)json_array_append_new(ranks, rank_json(costs, &c, &d, r));
     }
@@ -191,14 +193,14 @@ static void print_rank(const cli_costs *costs, const dt_training_cost *c, const 
     print_traffic(c, d);
 }
 
-static dt_status print_text(const cli_costs *costs)
+static dt_status print_text(cli_costs *costs)
 {
     const int64_t batch = costs->predict->batch, passes = costs->step.microbatches;
     dt_training_cost c;
     dims d;
 
     DT_TRY(read_dims(costs, &d));
-    for (int r = 0; r < d.n_ranks && r < SHOWN_RANKS; r++) {
+    for (int r = 0; r < d.n_ranks && r < CLI_SHOWN_RANKS; r++) {
         DT_TRY(predict(costs, r, &c));
         if (r == 0)
             (void)printf("a training step of %" PRId64 " x %" PRId64
@@ -207,14 +209,14 @@ static dt_status print_text(const cli_costs *costs)
                          costs->predict->mesh, d.n_ranks, d.n_ranks == 1 ? "" : "s");
         print_rank(costs, &c, &d, r);
     }
-    if (d.n_ranks > SHOWN_RANKS)
-        (void)printf("ranks %d to %d are not shown\n", SHOWN_RANKS, d.n_ranks - 1);
+    if (d.n_ranks > CLI_SHOWN_RANKS)
+        (void)printf("ranks %d to %d are not shown\n", CLI_SHOWN_RANKS, d.n_ranks - 1);
     if (costs->step.schedule != NULL) DT_TRY(cli_pipeline_draw(costs));
     DT_TRY(cli_flush());
     return DT_OK;
 }
 
-dt_status cli_costs_print(const cli_costs *costs)
+dt_status cli_costs_print(cli_costs *costs)
 {
     json_t *object = NULL;
 
