@@ -64,7 +64,8 @@ DT_API dt_tensor *dt_model_ids(dt_tape *tape, dt_model *model, const int32_t *id
  * Collective  over the model's mesh.
  * Ownership   borrowed from the tape; NULL after an error.
  * Errors      latched: DT_ERR_ARG NULL, more tokens than the model's max_positions, starts that
- *             are none; those of operators
+ *             are none; DT_ERR_UNSUPPORTED a tape that records, and a model in stages:
+ *             <dtensor/pipeline_training.h> trains these; those of operators
  */
 DT_API dt_tensor *dt_model_logits(dt_tape *tape, dt_model *model, dt_tensor *ids,
                                   const dt_loss_options *options);

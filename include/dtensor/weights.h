@@ -54,9 +54,10 @@ typedef struct dt_init_rule {
  *   rules  n_rules of them, may be NULL; what none matches begins as Transformers does: norms with
  *          1, biases with 0, everything else normal with deviation 0.02
  *
- * Collective  no communication; every rank of the mesh passes the same.
+ * Collective  every rank of the mesh passes the same; no communication, but for weights that two
+ *             stages of a pipeline share, which one of them gets from the other.
  * Errors      DT_ERR_ARG     NULL, a dtype that parameters do not have, an interval without values
- *             DT_ERR_MEMORY
+ *             DT_ERR_MEMORY, DT_ERR_COMM
  */
 DT_API DT_MUST_USE dt_status dt_layers_init(dt_layers *layers, dt_dtype dtype, uint64_t seed,
                                             const dt_init_rule *rules, int n_rules);
@@ -208,6 +209,7 @@ typedef struct dt_gradient_file_options {
  *             holds one whole gradient at a time.
  * Errors      DT_ERR_ARG  NULL, a dry mesh
  *             DT_ERR_IO   the file cannot be written, what was there stays; `like` cannot be read
+ *             DT_ERR_UNSUPPORTED  layers that lie on the stages of a pipeline
  *             DT_ERR_FORMAT, DT_ERR_MEMORY, DT_ERR_COMM
  */
 DT_API DT_MUST_USE dt_status dt_layers_write_gradients(dt_layers *layers,

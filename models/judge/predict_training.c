@@ -8,6 +8,7 @@
 #include "dtensor/device/device.h"
 #include "models/judge/prediction.h"
 #include "parallel_styles/changes.h"
+#include "training/counts.h"
 
 /* The dry mesh, and the model on it. */
 typedef struct dry_step {
@@ -60,22 +61,6 @@ static void close_step(dry_step *s)
     dt_runtime_release_dry(&s->rt);
 }
 
-/* What was counted since `before`, which becomes what is counted now. */
-static void counted(const dt_tape *t, dt_training_part *before, dt_training_part *out)
-{
-    const dt_op_work work = dt_tape_work(t);
-
-    for (int k = 0; k < DT_N_COMM_KINDS; k++) {
-        const dt_comm_counter now = dt_tape_comm(t, (dt_comm_kind)k);
-        out->comm[k].calls = now.calls - before->comm[k].calls;
-        out->comm[k].bytes = now.bytes - before->comm[k].bytes;
-        before->comm[k] = now;
-    }
-    out->work.flops = work.flops - before->work.flops;
-    out->work.bytes = work.bytes - before->work.bytes;
-    before->work = work;
-}
-
 static void add_traffic(dt_training_cost *c, uint32_t dims, dt_comm_kind kind,
                         const dt_comm_counter *count)
 {
@@ -116,16 +101,6 @@ static void add_rest(dt_training_cost *c, const dt_mesh *mesh)
         }
         if (rest.calls > 0) add_traffic(c, all, (dt_comm_kind)k, &rest);
     }
-}
-
-static void add(const dt_training_part *part, dt_training_part *sum)
-{
-    for (int k = 0; k < DT_N_COMM_KINDS; k++) {
-        sum->comm[k].calls += part->comm[k].calls;
-        sum->comm[k].bytes += part->comm[k].bytes;
-    }
-    sum->work.flops += part->work.flops;
-    sum->work.bytes += part->work.bytes;
 }
 
 /* --- stages ----------------------------------------------------------------------------------- */
@@ -179,8 +154,8 @@ static dt_status run_pipeline(const dry_step *s, dt_training_cost *out)
     dt_pipeline_result r;
 
     DT_TRY(dt_pipeline_run(s->pipeline, &r));
-    add(&r.forward, &out->forward);
-    add(&r.backward, &out->backward);
+    out->forward = r.forward;
+    out->backward = r.backward;
     out->kept_bytes = r.kept_bytes;
     return DT_OK;
 }
@@ -196,7 +171,7 @@ static void hear_tensor(void *arg, const dt_layout *layout, const int64_t *shape
 static dt_status run_pass(const dry_step *s, int64_t rows, int64_t sequence,
                           const dt_loss_options *how, bool last, dt_training_cost *out)
 {
-    dt_training_part before = { .work = { 0, 0 } }, part;
+    dt_training_part before = { .work = { 0, 0 } };
     dt_gradients *g = s->optimizer != NULL ? dt_optimizer_gradients(s->optimizer) : s->own;
     dt_tensor *loss;
 
@@ -204,19 +179,17 @@ static dt_status run_pass(const dry_step *s, int64_t rows, int64_t sequence,
     dt_tape_record(s->tape, g);
     loss = dt_model_loss(s->tape, s->model, dt_model_ids(s->tape, s->model, NULL, rows, sequence),
                          dt_model_ids(s->tape, s->model, NULL, rows, sequence), how);
-    counted(s->tape, &before, &part);
-    add(&part, &out->forward);
+    dti_count_since(s->tape, &before, &out->forward);
     out->kept_bytes = dt_tape_kept_bytes(s->tape);
     if (s->optimizer != NULL)
         dt_optimizer_backward(s->optimizer, s->tape, loss, last, NULL);
     else
         dt_backward(s->tape, loss, NULL);
-    counted(s->tape, &before, &part);
-    add(&part, &out->backward);
+    dti_count_since(s->tape, &before, &out->backward);
     DT_TRY(dt_tape_status(s->tape));
     if (s->optimizer != NULL || !last) return DT_OK;
     DT_TRY(dt_gradients_settle(g, s->tape));
-    counted(s->tape, &before, &out->gradients);
+    dti_count_since(s->tape, &before, &out->gradients);
     return DT_OK;
 }
 
@@ -250,7 +223,8 @@ static dt_status run_step(const dry_step *s, const dt_predict_options *o,
     out->gradient_bytes = gradient_bytes(dt_optimizer_gradients(s->optimizer));
     dt_tape_reset(s->tape);
     DT_TRY(dt_optimizer_step(s->optimizer, 0.0, NULL));
-    counted(dt_optimizer_tape(s->optimizer), &(dt_training_part){ .work = { 0, 0 } }, &out->update);
+    dti_count_since(dt_optimizer_tape(s->optimizer), &(dt_training_part){ .work = { 0, 0 } },
+                    &out->update);
     out->state_bytes = dt_optimizer_state_bytes(s->optimizer);
     return DT_OK;
 }

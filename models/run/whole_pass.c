@@ -315,6 +315,7 @@ dt_tensor *dt_model_stage(dt_tape *t, dt_model *m, int stage, dt_tensor *x, dt_t
                           dt_tensor *targets, const dt_loss_options *options)
 {
     const int n = dt_model_n_stages(m);
+    const dti_stages *all = &m->stages;
 
     if (stage < 0 || stage >= n || (x == NULL) != (stage == 0) ||
         (targets == NULL && stage == n - 1))
@@ -323,5 +324,7 @@ dt_tensor *dt_model_stage(dt_tape *t, dt_model *m, int stage, dt_tensor *x, dt_t
                             "%s: the first stage is given no x, the last one targets",
                             stage, n, x != NULL ? "a tensor" : "NULL",
                             targets != NULL ? "a tensor" : "NULL");
+    if (all->n_meshes > 0 && !dt_mesh_is_member(all->meshes[all->stage[stage].place]))
+        return dt_tape_fail(t, DT_ERR_ARG, "dt_model_stage: stage %d is of other ranks", stage);
     return pass_over(t, m, &(whole_call){ .ids = ids, .targets = targets }, options, stage, x);
 }

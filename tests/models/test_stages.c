@@ -349,6 +349,35 @@ DT_TEST(stages, boundaries_cost_the_bytes_of_an_activation_for_each_microbatch)
     }
 }
 
+static dt_status ask_of_others(dt_mesh *mesh, const void *arg)
+{
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    dt_loss_options how = DT_LOSS_OPTIONS_INIT;
+    const int32_t tokens[4] = { 1, 2, 3, 4 };
+    const bool second = dt_mesh_coord(mesh, 0) == 1;
+    DT_HELD(model) *model = NULL;
+    DT_HELD(tape) *t = NULL;
+    dt_tensor *ids, *x;
+
+    DT_TRY(dt_model_load(mesh, arg, &load, &model));
+    DT_TRY(dt_tape_create(dt_mesh_runtime(mesh), &t));
+    ids = dt_model_ids(t, model, tokens, 1, 4);
+    x = second ? NULL : ids;
+    DT_EXPECT(dt_model_stage(t, model, second ? 0 : 1, x, ids, ids, &how) == NULL, "it runs");
+    DT_EXPECT_STATUS(dt_tape_status(t), DT_ERR_ARG,
+                     second ? "stage 0 is of other ranks" : "stage 1 is of other ranks");
+    dt_tape_reset(t);
+    return DT_OK;
+}
+
+DT_TEST(stages, a_rank_runs_its_own_alone)
+{
+    char folder[DT_TEST_PATH_BYTES];
+
+    dt_test_on_ranks("pp=2", ask_of_others,
+                     dt_test_source_path(folder, "tests/golden/llama/uneven"));
+}
+
 /* All schedules with any number of microbatches on 1 to 4 ranks, whatever is made again. */
 DT_TEST(stages, every_schedule_of_any_size_has_the_bits_of_a_model_in_one_piece)
 {

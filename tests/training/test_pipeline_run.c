@@ -289,10 +289,12 @@ static dt_status refuse(dt_mesh *mesh, const void *arg)
     dt_pipeline_options how = DT_PIPELINE_OPTIONS_INIT;
     dt_pipeline *p = NULL;
     DT_HELD(pipeline_schedule) *s = NULL;
+    DT_HELD(mesh) *half = NULL;
     dt_stage_net net;
     dt_status st;
 
     (void)arg;
+    DT_TRY(dt_mesh_stage(mesh, "pp", 0, &half));
     DT_EXPECT_STATUS(dt_pipeline_schedule_parse("late.csv", late, strlen(late), &wrong),
                      DT_ERR_FORMAT, "late.csv: rank 1, column 0 (\"1B0\")");
     DT_EXPECT(wrong == NULL, "a table that cannot run is there");
@@ -312,6 +314,11 @@ static dt_status refuse(dt_mesh *mesh, const void *arg)
         st = dt_test_expect_status(__func__, __FILE__, __LINE__,
                                    dt_pipeline_create(mesh, "ep", s, net.optimizer, &how, &p),
                                    DT_ERR_ARG, "no dim \"ep\"");
+    if (st == DT_OK)
+        st = dt_test_expect_status(__func__, __FILE__, __LINE__,
+                                   dt_pipeline_create(half, "pp", s, net.optimizer, &how, &p),
+                                   DT_ERR_ARG,
+                                   "the mesh has 1 rank, that of the optimizer's layers has 2");
     dt_stage_net_close(&net);
     return st;
 }

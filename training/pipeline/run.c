@@ -15,6 +15,8 @@
 #include "base/options.h"
 #include "dtensor/create.h"
 #include "mesh/runtime.h"
+#include "training/counts.h"
+#include "training/optimizer.h"
 
 /* A microbatch of a stage of this rank. */
 typedef struct live {
@@ -23,6 +25,7 @@ typedef struct live {
     dt_tensor *out; /* a reference; of the last stage its loss, which stays until the run ends */
     dt_tensor *x;   /* what a stage of this rank has made for it; a reference */
     dt_tensor *dy;  /* and its gradient of `out`; a reference */
+    int64_t kept_bytes;       /* by the tape's record, when it was looked at last */
     dt_training_part counted; /* of the tape, as far as it has been added to the result */
 } live;
 
@@ -56,6 +59,7 @@ struct dt_pipeline {
     dt_parcel **sent; /* [n_actions] on their way */
     int n_sent;
     int n_live, n_postponed;
+    int64_t kept_bytes; /* by the records of all that are live */
     dt_pipeline_result result;
 };
 
@@ -128,6 +132,11 @@ dt_status dt_pipeline_create(dt_mesh *mesh, const char *dim, dt_pipeline_schedul
     DT_CHECK(o.forward != NULL, DT_ERR_ARG, "options.forward is NULL: it computes the stages");
     DT_CHECK(o.input != NULL || !dt_runtime_is_dry(dt_mesh_runtime(mesh)), DT_ERR_ARG,
              "options.input is NULL: on a dry mesh nothing says what comes to a stage");
+    DT_CHECK(dt_mesh_runtime(mesh) == dt_mesh_runtime(optimizer->mesh), DT_ERR_ARG,
+             "the mesh is of another run than the optimizer's layers");
+    DT_CHECK(dt_mesh_n_ranks(mesh) == dt_mesh_n_ranks(optimizer->mesh), DT_ERR_ARG,
+             "the mesh has %d rank%s, that of the optimizer's layers has %d", dt_mesh_n_ranks(mesh),
+             dt_mesh_n_ranks(mesh) == 1 ? "" : "s", dt_mesh_n_ranks(optimizer->mesh));
     d = dt_mesh_find_dim(mesh, dim);
     DT_CHECK(d >= 0, DT_ERR_ARG, "the mesh has no dim \"%s\"", dim);
     DT_CHECK(dt_pipeline_schedule_ranks(schedule) == dt_mesh_dim_size(mesh, d), DT_ERR_ARG,
@@ -174,6 +183,7 @@ static void tidy(dt_pipeline *p)
             end_live(p, &p->stages[s].live[m]);
     }
     p->n_live = p->n_postponed = 0;
+    p->kept_bytes = 0;
 }
 
 void dt_pipeline_release(dt_pipeline **pipeline)
@@ -289,20 +299,14 @@ static dt_status take_tape(dt_pipeline *p, live *l)
     return DT_OK;
 }
 
-/* Adds what the tape has counted since the last time. */
-static void count(live *l, dt_training_part *part)
+/* What the records of all microbatches keep now, of which this one's has changed. */
+static void measure(dt_pipeline *p, live *l)
 {
-    const dt_op_work work = dt_tape_work(l->tape);
+    const int64_t bytes = l->tape != NULL ? dt_tape_kept_bytes(l->tape) : 0;
 
-    for (int k = 0; k < DT_N_COMM_KINDS; k++) {
-        const dt_comm_counter now = dt_tape_comm(l->tape, (dt_comm_kind)k);
-        part->comm[k].calls += now.calls - l->counted.comm[k].calls;
-        part->comm[k].bytes += now.bytes - l->counted.comm[k].bytes;
-        l->counted.comm[k] = now;
-    }
-    part->work.flops += work.flops - l->counted.work.flops;
-    part->work.bytes += work.bytes - l->counted.work.bytes;
-    l->counted.work = work;
+    p->kept_bytes += bytes - l->kept_bytes;
+    l->kept_bytes = bytes;
+    p->result.kept_bytes = dti_max(p->result.kept_bytes, p->kept_bytes);
 }
 
 static dt_status forward(dt_pipeline *p, const dt_action *a, live *l)
@@ -321,7 +325,7 @@ static dt_status forward(dt_pipeline *p, const dt_action *a, live *l)
     DT_TRY(dt_tape_status(l->tape));
     DT_CHECK(y != NULL, DT_ERR_ARG, "the stage returned NULL and no error");
     l->out = dt_tensor_retain(y);
-    count(l, &p->result.forward);
+    dti_count_since(l->tape, &l->counted, &p->result.forward);
     if (!ends)
         DT_TRY(hand_on(p, own->x_to, y,
                        own->x_to == NULL ? &p->stages[a->stage + 1].live[a->microbatch].x : NULL));
@@ -359,7 +363,8 @@ static void end_microbatch(dt_pipeline *p, const dt_action *a, live *l)
 {
     dt_tensor *loss = a->stage == p->n_stages - 1 ? dt_tensor_retain(l->out) : NULL;
 
-    count(l, &p->result.backward);
+    dti_count_since(l->tape, &l->counted, &p->result.backward);
+    p->kept_bytes -= l->kept_bytes;
     end_live(p, l);
     l->out = loss;
     p->n_live--;
@@ -376,24 +381,13 @@ static dt_status backward_weights(dt_pipeline *p, const dt_action *a, live *l)
     return DT_OK;
 }
 
-static void measure(dt_pipeline *p)
-{
-    int64_t bytes = 0;
-
-    for (int s = 0; s < p->n_stages; s++)
-        for (int m = 0; m < p->n_microbatches && p->stages[s].live != NULL; m++)
-            if (p->stages[s].live[m].tape != NULL)
-                bytes += dt_tape_kept_bytes(p->stages[s].live[m].tape);
-    p->result.kept_bytes = dti_max(p->result.kept_bytes, bytes);
-}
-
 static dt_status act(dt_pipeline *p, const dt_action *a)
 {
     live *l = &p->stages[a->stage].live[a->microbatch];
 
     if (a->kind == DT_ACTION_F) {
         DT_TRY(forward(p, a, l));
-        measure(p);
+        measure(p, l);
         return DT_OK;
     }
     if (a->kind == DT_ACTION_W) {
@@ -406,7 +400,7 @@ static dt_status act(dt_pipeline *p, const dt_action *a)
         return DT_OK;
     }
     p->result.postponed = (int)dti_max(p->result.postponed, ++p->n_postponed);
-    measure(p);
+    measure(p, l);
     return DT_OK;
 }
 
