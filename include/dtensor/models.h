@@ -60,10 +60,11 @@ typedef struct dt_load_options {
                               * are cut beside the plan (style "fully_shard"); batches may be cut
                               * over the same dims. NULL: none */
     const char *weights;   /* linear layers become layers of packed weights: "int8" or "int4", then
-                            * words: "group=64" inputs that have a scale in common (default 128; less
-                            * where the inputs ask for it), "asymmetric" (with zero points), "head"
-                            * (it too, unless it shares the embedding's weight), "keep=PATTERN"
-                            * layers that stay as they are (more than once). NULL: as they are */
+                            * words: "group=64" inputs that have a scale in common (default 128;
+                            * less where the inputs ask for it), "asymmetric" (with zero points),
+                            * "head" (it too, unless it shares the embedding's weight),
+                            * "keep=PATTERN" layers that stay as they are (more than once). NULL: as
+                            * they are */
     const char *offload;   /* where the parameters lie that are fully sharded: dt_layers_offload();
                             * NULL: with the others */
     const char *stage_dim; /* mesh dim over which the model is cut to the stages of a pipeline, if
