@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "training/counts.h"
 
 enum { FAULT_STEP = 4 };
 
@@ -83,19 +84,23 @@ static dt_tensor *run_stage(void *arg, dt_tape *tape, int stage, int microbatch,
     return forward(arg, tape, microbatch, stage, x);
 }
 
-static dt_status run_pass(trainer *r, int m, double *loss)
+static dt_status run_pass(trainer *r, int m, dt_pipeline_result *sum)
 {
     const dt_test_steps *t = r->t;
+    dt_training_part counted = { .work = { 0, 0 } };
     dt_tensor *mean;
     float value;
 
     dt_tape_record(r->tape, dt_optimizer_gradients(r->optimizer));
     mean = forward(r, r->tape, m, -1, NULL);
     if (t->fault == DT_FAULT_MEANS) mean = dt_mul_scalar(r->tape, mean, 1.0 / t->microbatches);
+    dti_count_since(r->tape, &counted, &sum->forward);
+    sum->kept_bytes = dt_tape_kept_bytes(r->tape);
     dt_optimizer_backward(r->optimizer, r->tape, mean, m + 1 == t->microbatches, NULL);
     DT_TRY(dt_tape_status(r->tape));
     DT_TRY(dt_tensor_read(mean, &value, sizeof value));
-    *loss += (double)value;
+    sum->loss += (double)value;
+    dti_count_since(r->tape, &counted, &sum->backward);
     dt_tape_reset(r->tape);
     return DT_OK;
 }
@@ -125,6 +130,7 @@ static dt_status spoil(trainer *r)
 
     if (r->t->fault != DT_FAULT_SCALED && r->t->fault != DT_FAULT_LOST_SUM) return DT_OK;
     x = find_spoiled(r);
+    if (x == NULL && r->pipeline != NULL) return DT_OK; /* of another stage */
     DT_EXPECT(x != NULL, "there is no gradient to spoil");
     for (int a = 0; a < dt_tensor_local(x)->n_axes; a++) n *= (size_t)dt_tensor_local(x)->shape[a];
     if (n == 0) return DT_OK;
@@ -136,21 +142,29 @@ static dt_status spoil(trainer *r)
     return st;
 }
 
+static dt_status tell(const trainer *r, dt_test_moment moment)
+{
+    const dt_test_steps *t = r->t;
+
+    return t->told == NULL ? DT_OK : t->told(t->told_arg, moment, r->step, r->model, r->optimizer);
+}
+
 static dt_status run_steps(trainer *r, dt_test_losses *out)
 {
-    for (int step = 0; step < r->t->steps; step++) {
+    r->step = r->t->first;
+    DT_TRY(tell(r, DT_TEST_LOADED));
+    for (; r->step < r->t->steps; r->step++) {
         dt_step_report report;
-        out->loss[step] = 0.0;
-        r->step = step;
+        out->last = (dt_pipeline_result){ 0 };
         for (int m = 0; m < r->t->microbatches && r->pipeline == NULL; m++)
-            DT_TRY(run_pass(r, m, &out->loss[step]));
-        if (r->pipeline != NULL) {
-            DT_TRY(dt_pipeline_run(r->pipeline, &out->last));
-            out->loss[step] = out->last.loss;
-        }
+            DT_TRY(run_pass(r, m, &out->last));
+        if (r->pipeline != NULL) DT_TRY(dt_pipeline_run(r->pipeline, &out->last));
+        out->loss[r->step] = out->last.loss;
         DT_TRY(spoil(r));
+        DT_TRY(tell(r, DT_TEST_PASSED));
         DT_TRY(dt_optimizer_step(r->optimizer, r->t->lr, &report));
-        out->norm[step] = report.norm;
+        out->norm[r->step] = report.norm;
+        DT_TRY(tell(r, DT_TEST_STEPPED));
     }
     return DT_OK;
 }
@@ -192,6 +206,7 @@ dt_status dt_test_train_model(dt_mesh *mesh, const dt_test_steps *t, dt_test_los
     dt_status st = DT_OK;
 
     *model = NULL;
+    *out = (dt_test_losses){ .last = { 0 } };
     DT_TRY(plan_stages(mesh, t, &load, &schedule));
     load.keep_dtype = false;
     load.sequence_parallel = t->sequence_parallel;

@@ -11,7 +11,7 @@
 
 #include "tests/support/dt_test.h"
 
-enum { DT_TEST_MAX_STEPS = 20 };
+enum { DT_TEST_MAX_STEPS = 50 };
 
 /* What goes wrong in a run. */
 typedef enum dt_test_fault {
@@ -22,12 +22,19 @@ typedef enum dt_test_fault {
     DT_FAULT_MEANS     /* microbatches count alike, however many of their targets do */
 } dt_test_fault;
 
+/* Where a run is: its model is loaded; all passes of a step are through; the step is done. */
+typedef enum dt_test_moment { DT_TEST_LOADED, DT_TEST_PASSED, DT_TEST_STEPPED } dt_test_moment;
+
+typedef dt_status (*dt_test_told)(void *arg, dt_test_moment moment, int step, dt_model *model,
+                                  dt_optimizer *optimizer);
+
 typedef struct dt_test_steps {
     const char *folder; /* of the checkpoint, loaded in f32 */
     uint64_t random;    /* seed of the model, of whose folder config.json counts alone; 0: none */
     const int32_t *tokens; /* window i is tokens i T to i T + T - 1, its targets are one further */
     int64_t rows, length;  /* windows of a step, T */
     int steps;             /* at most DT_TEST_MAX_STEPS */
+    int first;             /* the first of them that is done */
     int microbatches;      /* of a step; its rows in order, so many after the other */
     const char *schedule;  /* of a pipeline over the mesh dim "pp"; NULL: none */
     int stages_per_rank;   /* of it; 0: as usual */
@@ -43,12 +50,15 @@ typedef struct dt_test_steps {
         *spoiled; /* layer whose parameter spoiled_param has the fault; NULL: the parameter in
                           * the middle of those that are trained */
     int spoiled_param;
+    dt_test_told told; /* at each moment, by every rank; NULL: nobody is */
+    void *told_arg;
 } dt_test_steps;
 
 typedef struct dt_test_losses {
     double loss[DT_TEST_MAX_STEPS]; /* sum of the microbatches' */
     double norm[DT_TEST_MAX_STEPS];
-    dt_pipeline_result last; /* of the last step of a pipeline, on this rank */
+    dt_pipeline_result last; /* of the last step, on this rank; in one piece its `forward`,
+                              * `backward` and `kept_bytes` alone */
 } dt_test_losses;
 
 /* The settings of tools/make_training_golden.py: "sgd" or "adamw". */
