@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "base/writer.h"
 #include "mesh/comm/dry.h"
+#include "mesh/comm/mpi.h"
 #include "mesh/comm/slow_link.h"
 #include "mesh/gpu.h"
 #include "mesh/runtime_internal.h"
@@ -428,6 +429,11 @@ void dti_runtime_abort(dt_runtime *rt)
     dti_flight_dump(&rt->flight);
     dti_cuda_world_abort(rt->cuda);
     rt->world->ops->abort(rt->world, rt->rank, e->code == DT_OK ? "it gave no reason" : e->message);
+}
+
+void dti_runtime_doing(const dt_runtime *rt, const char *what)
+{
+    dti_mpi_tell_doing(rt->world, what);
 }
 
 dt_status dti_runtime_alone(dt_runtime *rt, dt_status st)

@@ -500,13 +500,25 @@ dt_status dti_mpi_open_lane(dti_mpi_world *w, int rank, dti_comm **out)
     return DT_OK;
 }
 
+static bool is_mine(const dti_comm *head)
+{
+    return head->ops == &mpi_ops || head->ops == &sockets_ops;
+}
+
+void dti_mpi_tell_doing(const dti_comm *head, const char *what)
+{
+    dti_mpi_bell *bell = is_mine(head) ? ((const dti_mpi_comm *)head)->port->bell : NULL;
+
+    if (bell != NULL) (void)snprintf(bell->doing, sizeof bell->doing, "%s", what);
+}
+
 bool dti_mpi_use_of(const dti_comm *head, dti_mpi_use *out)
 {
     const dti_mpi_comm *c = (const dti_mpi_comm *)head;
     const size_t n = (size_t)head->size;
 
     *out = (dti_mpi_use){ 0 };
-    if (head->ops != &mpi_ops && head->ops != &sockets_ops) return false;
+    if (!is_mine(head)) return false;
     out->n_sent = c->port->n_sent;
     out->own_bytes = sizeof *c + n * (sizeof *head->world_ranks + sizeof *c->peers) +
                      c->most_streams * sizeof(dti_mpi_stream *) + c->tree.sums_bytes;

@@ -59,6 +59,10 @@ typedef struct dti_mpi_use {
 
 bool dti_mpi_use_of(const dti_comm *c, dti_mpi_use *out);
 
+/* What this rank does from now on, "cell 3, 1F2": processes that share memory with this one say it
+ * if it ends without a word. Empty: nothing. Of a communicator that joins no processes: nobody. */
+void dti_mpi_tell_doing(const dti_comm *c, const char *what);
+
 /* Says that this rank starts no more operations. An error if it has operations under way. */
 dt_status dti_mpi_leave(dti_comm *world) DT_MUST_USE;
 

@@ -9,9 +9,12 @@
 
 #include "base/sync.h"
 
+enum { DTI_MPI_DOING_BYTES = 56 };
+
 /* In the region of the rank's process. Zeroed memory is the bell of a rank that is awake. */
 typedef struct dti_mpi_bell {
     _Alignas(DTI_LINE_BYTES) _Atomic uint32_t asleep;
+    char doing[DTI_MPI_DOING_BYTES]; /* for those who read it when its process has ended */
 } dti_mpi_bell;
 
 /* The owner's. The first call only says that the rank is about to sleep, so that it looks once more

@@ -430,6 +430,19 @@ void dti_mpi_watch_process(dti_mpi_world *w, int process, int64_t pid)
 #endif
 }
 
+/* What ranks of a process that has ended were at, as far as it can be seen. */
+static void say_doing(const dti_mpi_world *w, int process, char why[DTI_WHY_BYTES])
+{
+    for (int r = dti_mpi_first_rank_of(w, process);
+         r < w->n_ranks && dti_mpi_process_of(w, r) == process; r++) {
+        const dti_mpi_bell *bell = dti_mpi_bell_of(w, r);
+        const size_t n = strlen(why);
+        if (bell == NULL || bell->doing[0] == '\0') continue;
+        (void)snprintf(why + n, DTI_WHY_BYTES - n, "; rank %d was in %.*s", r,
+                       DTI_MPI_DOING_BYTES - 1, bell->doing);
+    }
+}
+
 /* With the lock held. What it said before it died may still be on its way. Before this process has
  * said that all below it have ended nobody can have ended well; after that only the one above is
  * missed, which has passed on that the run is over before it ends. */
@@ -451,6 +464,7 @@ static void process_died(dti_mpi_world *w, int process)
     if (w->end >= DTI_MPI_HEARD) return;
     (void)snprintf(why, sizeof why, "its process %lld has ended without returning from dt_run()",
                    (long long)w->watched[process].pid);
+    say_doing(w, process, why);
     (void)snprintf(record.message, sizeof record.message, "rank %d has left: %s", rank, why);
     record.frames[record.n_frames++] = (dt_error_frame){ __func__, __FILE__, __LINE__ };
     raise_abort(w, rank, why, &record);

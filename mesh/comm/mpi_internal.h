@@ -390,6 +390,9 @@ void dti_mpi_peers_free(dti_mpi_comm *c);
  * has come, in order. */
 bool dti_mpi_shares(const dti_mpi_world *w, int rank, int other);
 dt_status dti_mpi_bell_open(dti_mpi_port *port) DT_MUST_USE;
+
+/* That of another seat, if its process shares memory with this one and was reached; NULL: no. */
+const dti_mpi_bell *dti_mpi_bell_of(const dti_mpi_world *w, int seat);
 dt_status dti_mpi_ring_open(dti_mpi_stream *s, dti_mpi_lane lane) DT_MUST_USE;
 size_t dti_mpi_ring_bytes(const dti_mpi_stream *s); /* without what is large */
 bool dti_mpi_ring_has_room(dti_mpi_stream *s);

@@ -241,9 +241,12 @@ void *dti_mpi_region_large(dti_mpi_region *r, size_t bytes)
 void *dti_mpi_region_find(const dti_mpi_region *r, int process, uint64_t name)
 {
     char *base = atomic_load_explicit(&near_one(r, process)->region, memory_order_acquire);
-    entry *e = entry_of((front *)(void *)base, name);
-    const uint64_t place = atomic_load_explicit(&e->place, memory_order_acquire);
+    uint64_t place;
+    entry *e;
 
+    if (base == NULL) return NULL;
+    e = entry_of((front *)(void *)base, name);
+    place = atomic_load_explicit(&e->place, memory_order_acquire);
     return atomic_load(&e->name) == name && place != 0 ? base + place : NULL;
 }
 

@@ -72,7 +72,7 @@ void *dti_mpi_region_lay(dti_mpi_region *r, uint64_t name, size_t bytes);
  * together. NULL: it is full. By any thread. */
 void *dti_mpi_region_large(dti_mpi_region *r, size_t bytes);
 
-/* What a process that was reached has laid down under a name; NULL: nothing yet. */
+/* What a process of these has laid down under a name; NULL: nothing yet, or it was not reached. */
 void *dti_mpi_region_find(const dti_mpi_region *r, int process, uint64_t name);
 
 /* Could processes of this machine share memory? If not, `why` says what the system answers. */

@@ -113,6 +113,12 @@ dt_status dti_mpi_bell_open(dti_mpi_port *port)
     return DT_OK;
 }
 
+const dti_mpi_bell *dti_mpi_bell_of(const dti_mpi_world *w, int seat)
+{
+    if (!w->all_share) return NULL;
+    return dti_mpi_region_find(&w->region, dti_mpi_process_of(w, seat % w->n_ranks), bell_of(seat));
+}
+
 static void ring_bell(dti_mpi_stream *s)
 {
     const dti_mpi_comm *c = s->comm;

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,18 +13,10 @@
 #include "base/sync.h"
 #include "mesh/comm/mpi.h"
 #include "mesh/launch.h"
-#include "tests/support/dt_test.h"
+#include "tests/support/processes.h"
 
 /* Two seconds are promised; a machine may be busy. Without a word it is a minute. */
-enum { PROMPT_MS = 10000, WORD_BYTES = 1024 };
-
-/* What a process of the job does; returns its last word. */
-typedef const char *(*process_main)(void);
-
-typedef struct process {
-    pid_t pid;
-    int words; /* what it says, in lines */
-} process;
+enum { PROMPT_MS = 10000 };
 
 static dt_status nothing(dt_runtime *rt, void *arg)
 {
@@ -40,69 +31,13 @@ static const char *runs(void)
     return dt_run(&o, nothing, NULL) == DT_OK ? "well" : dt_last_error()->message;
 }
 
-/* A process ends with its test, also where that fails: the runner waits for who has its pipes. */
-static void end_with(pid_t test)
+static void ends_with(dt_test_process *p, const char *part)
 {
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != test) _exit(1);
-}
+    char word[DT_TEST_WORD_BYTES];
 
-/* The port keeps jobs of this test apart, and from others. */
-static process start(int rank, int size, int job, process_main main_of)
-{
-    char folder[DT_TEST_PATH_BYTES], text[64];
-    const pid_t test = getpid();
-    process p = { 0 };
-    int ends[2];
-
-    (void)dt_test_binary_path(folder, "lib/dtensor");
-    DT_ASSERT_EQ_INT(pipe(ends), 0);
-    p.pid = fork();
-    DT_ASSERT(p.pid >= 0);
-    if (p.pid == 0) {
-        const char *word;
-        end_with(test);
-        (void)setenv("DTENSOR_MODULES", folder, 1);
-        (void)snprintf(text, sizeof text, "%d", rank);
-        (void)setenv("RANK", text, 1);
-        (void)snprintf(text, sizeof text, "%d", size);
-        (void)setenv("WORLD_SIZE", text, 1);
-        (void)snprintf(text, sizeof text, "test%ld.%d", (long)test, job);
-        (void)setenv("MASTER_PORT", text, 1);
-        (void)dup2(ends[1], 3);
-        word = main_of();
-        (void)!write(3, word, strlen(word));
-        _exit(0);
-    }
-    (void)close(ends[1]);
-    p.words = ends[0];
-    return p;
-}
-
-/* The next word of a process, or all that is left when it ends. */
-static const char *hear(const process *p, char word[WORD_BYTES])
-{
-    ssize_t n = read(p->words, word, WORD_BYTES - 1);
-
-    DT_ASSERT(n >= 0 && n < WORD_BYTES);
-    word[n] = '\0';
-    return word;
-}
-
-static void end(process *p)
-{
-    (void)kill(p->pid, SIGKILL);
-    (void)waitpid(p->pid, NULL, 0);
-    (void)close(p->words);
-}
-
-static void ends_with(process *p, const char *part)
-{
-    char word[WORD_BYTES];
-
-    if (strstr(hear(p, word), part) == NULL)
+    if (strstr(dt_test_process_hear(p, word), part) == NULL)
         dt_test_fail(__FILE__, __LINE__, "\"%s\" is not in \"%s\"", part, word);
-    end(p);
+    dt_test_process_end(p);
 }
 
 static void is_prompt(int64_t begin_ns)
@@ -112,7 +47,7 @@ static void is_prompt(int64_t begin_ns)
 
 static const char *waits_for_ever(void)
 {
-    (void)!write(3, "here", 4);
+    dt_test_process_say("here");
     (void)pause();
     return "";
 }
@@ -128,9 +63,9 @@ DT_TEST(joining, processes_end_with_their_test)
     test = fork();
     DT_ASSERT(test >= 0);
     if (test == 0) {
-        char word[WORD_BYTES];
-        process p = start(0, 2, 70, waits_for_ever);
-        (void)hear(&p, word);
+        char word[DT_TEST_WORD_BYTES];
+        dt_test_process p = dt_test_process_start(0, 2, 70, waits_for_ever);
+        (void)dt_test_process_hear(&p, word);
         _exit(1);
     }
     (void)close(ends[1]);
@@ -142,7 +77,8 @@ DT_TEST(joining, processes_end_with_their_test)
 DT_TEST(joining, processes_of_jobs_of_other_sizes_tell_each_other)
 {
     const int64_t begin = dti_now_ns();
-    process a = start(0, 2, 1, runs), b = start(1, 3, 1, runs);
+    dt_test_process a = dt_test_process_start(0, 2, 1, runs),
+                    b = dt_test_process_start(1, 3, 1, runs);
 
     ends_with(&a, "process 0 was told that there are 2 processes, process 1 that there are 3");
     ends_with(&b, "process 1 was told that there are 3 processes, process 0 that there are 2");
@@ -152,12 +88,14 @@ DT_TEST(joining, processes_of_jobs_of_other_sizes_tell_each_other)
 /* Process 1 never comes, so 2 and 3 know process 0 only. */
 DT_TEST(joining, a_process_that_is_killed_is_named_to_those_who_never_met_it)
 {
-    process a = start(0, 4, 2, runs), b = start(2, 4, 2, runs), c = start(3, 4, 2, runs);
+    dt_test_process a = dt_test_process_start(0, 4, 2, runs),
+                    b = dt_test_process_start(2, 4, 2, runs),
+                    c = dt_test_process_start(3, 4, 2, runs);
     int64_t begin;
 
     (void)usleep(500 * 1000);
     begin = dti_now_ns();
-    end(&c);
+    dt_test_process_end(&c);
     ends_with(&a, "process 3 of 4 has ended while processes were joining");
     ends_with(&b, "process 3 of 4 has ended while processes were joining");
     is_prompt(begin);
@@ -181,21 +119,22 @@ static const char *stops_after_the_meeting(void)
 {
     dti_mpi_job job;
 
-    (void)!write(3, found_module(&job) != NULL ? "met" : "not", 3);
+    dt_test_process_say(found_module(&job) != NULL ? "met" : "not");
     (void)pause();
     return "";
 }
 
 DT_TEST(joining, a_process_that_dies_before_it_says_who_it_is_is_named)
 {
-    process a = start(0, 2, 3, runs), b = start(1, 2, 3, stops_after_the_meeting);
-    char word[WORD_BYTES];
+    dt_test_process a = dt_test_process_start(0, 2, 3, runs),
+                    b = dt_test_process_start(1, 2, 3, stops_after_the_meeting);
+    char word[DT_TEST_WORD_BYTES];
     int64_t begin;
 
-    DT_ASSERT_EQ_STR(hear(&b, word), "met");
+    DT_ASSERT_EQ_STR(dt_test_process_hear(&b, word), "met");
     (void)usleep(100 * 1000);
     begin = dti_now_ns();
-    end(&b);
+    dt_test_process_end(&b);
     ends_with(&a, "process 1 of 2 has ended while processes were joining");
     is_prompt(begin);
 }
@@ -213,7 +152,7 @@ static int stop_with_the_cards(dti_mpi_queue *q, const dti_mpi_done **done)
 
     slow.n_done += n;
     if (slow.n_done < 2) return n;
-    (void)!write(3, "told", 4);
+    dt_test_process_say("told");
     (void)pause();
     return n;
 }
@@ -257,16 +196,17 @@ static const char *knows_processes_only(void)
                : dt_last_error()->message;
 }
 
-static void dies_before_opening_memory(int job, process_main waits)
+static void dies_before_opening_memory(int job, dt_test_process_main waits)
 {
-    process a = start(0, 2, job, waits), b = start(1, 2, job, stops_before_opening_memory);
-    char word[WORD_BYTES];
+    dt_test_process a = dt_test_process_start(0, 2, job, waits),
+                    b = dt_test_process_start(1, 2, job, stops_before_opening_memory);
+    char word[DT_TEST_WORD_BYTES];
     int64_t begin;
 
-    DT_ASSERT_EQ_STR(hear(&b, word), "told");
+    DT_ASSERT_EQ_STR(dt_test_process_hear(&b, word), "told");
     (void)usleep(100 * 1000);
     begin = dti_now_ns();
-    end(&b);
+    dt_test_process_end(&b);
     ends_with(&a, "process 1 of 2 has ended while processes were joining");
     is_prompt(begin);
 }
@@ -289,7 +229,7 @@ static const char *fails(void)
 static const char *arrives_and_waits(void)
 {
     dt_launch_arrive();
-    (void)!write(3, "here", 4);
+    dt_test_process_say("here");
     (void)pause();
     return "";
 }
@@ -297,7 +237,7 @@ static const char *arrives_and_waits(void)
 static const char *arrives_and_fails(void)
 {
     dt_launch_arrive();
-    (void)!write(3, "here", 4);
+    dt_test_process_say("here");
     (void)usleep(500 * 1000);
     return fails();
 }
@@ -305,25 +245,25 @@ static const char *arrives_and_fails(void)
 /* Of the order in which processes come nothing depends. */
 DT_TEST(joining, a_process_that_cannot_join_says_why_to_all)
 {
-    static const process_main failing[] = { fails, arrives_and_fails };
+    static const dt_test_process_main failing[] = { fails, arrives_and_fails };
 
     for (int first = 0; first < 2; first++)
         for (int culprit = 0; culprit < 3; culprit++) {
             const int64_t begin = dti_now_ns();
             const int job = 20 + 3 * first + culprit;
-            process p[3] = { { 0 } };
+            dt_test_process p[3] = { { 0 } };
             char text[64];
 
-            if (first) p[culprit] = start(culprit, 3, job, failing[first]);
+            if (first) p[culprit] = dt_test_process_start(culprit, 3, job, failing[first]);
             if (first) (void)usleep(100 * 1000);
             for (int r = 0; r < 3; r++)
-                if (r != culprit) p[r] = start(r, 3, job, runs);
+                if (r != culprit) p[r] = dt_test_process_start(r, 3, job, runs);
             if (!first) (void)usleep(100 * 1000);
-            if (!first) p[culprit] = start(culprit, 3, job, failing[first]);
+            if (!first) p[culprit] = dt_test_process_start(culprit, 3, job, failing[first]);
             (void)snprintf(text, sizeof text, "process %d of 3 cannot join: no file here", culprit);
             for (int r = 0; r < 3; r++)
                 if (r != culprit) ends_with(&p[r], text);
-            end(&p[culprit]);
+            dt_test_process_end(&p[culprit]);
             is_prompt(begin);
         }
 }
@@ -334,18 +274,18 @@ DT_TEST(joining, a_process_that_is_killed_before_it_joins_is_named)
     for (int order = 0; order < 2; order++)
         for (int culprit = 0; culprit < 2; culprit++) {
             const int job = 30 + 2 * order + culprit;
-            process dies = { 0 }, waits = { 0 };
-            char word[WORD_BYTES], text[80];
+            dt_test_process dies = { 0 }, waits = { 0 };
+            char word[DT_TEST_WORD_BYTES], text[80];
             int64_t begin;
 
-            if (order) waits = start(1 - culprit, 2, job, runs);
+            if (order) waits = dt_test_process_start(1 - culprit, 2, job, runs);
             if (order) (void)usleep(200 * 1000);
-            dies = start(culprit, 2, job, arrives_and_waits);
-            DT_ASSERT_EQ_STR(hear(&dies, word), "here");
-            if (!order) waits = start(1 - culprit, 2, job, runs);
+            dies = dt_test_process_start(culprit, 2, job, arrives_and_waits);
+            DT_ASSERT_EQ_STR(dt_test_process_hear(&dies, word), "here");
+            if (!order) waits = dt_test_process_start(1 - culprit, 2, job, runs);
             (void)usleep(200 * 1000);
             begin = dti_now_ns();
-            end(&dies);
+            dt_test_process_end(&dies);
             (void)snprintf(text, sizeof text,
                            "process %d of 2 has ended while processes were joining", culprit);
             ends_with(&waits, text);
@@ -363,13 +303,13 @@ static const char *runs_with_bad_options(void)
 
 DT_TEST(joining, a_process_whose_options_are_refused_is_missed_when_it_ends)
 {
-    process a = start(0, 2, 40, runs), b;
+    dt_test_process a = dt_test_process_start(0, 2, 40, runs), b;
     const int64_t begin = dti_now_ns();
 
     (void)usleep(200 * 1000);
-    b = start(1, 2, 40, runs_with_bad_options);
+    b = dt_test_process_start(1, 2, 40, runs_with_bad_options);
     ends_with(&a, "process 1 of 2 has ended while processes were joining");
-    end(&b);
+    dt_test_process_end(&b);
     is_prompt(begin);
 }
 
@@ -379,7 +319,8 @@ DT_TEST(joining, processes_that_all_fail_wait_for_none)
     const int64_t begin = dti_now_ns();
 
     for (int i = 0; i < 8; i++) {
-        process a = start(0, 2, 50 + i, fails), b = start(1, 2, 50 + i, fails);
+        dt_test_process a = dt_test_process_start(0, 2, 50 + i, fails),
+                        b = dt_test_process_start(1, 2, 50 + i, fails);
         ends_with(&a, "gone");
         ends_with(&b, "gone");
     }
@@ -401,17 +342,17 @@ static const char *meets_for_a_moment(void)
 
 DT_TEST(joining, those_who_never_came_are_named_with_what_to_do)
 {
-    process b = start(2, 5, 60, arrives_and_waits), a;
-    char word[WORD_BYTES];
+    dt_test_process b = dt_test_process_start(2, 5, 60, arrives_and_waits), a;
+    char word[DT_TEST_WORD_BYTES];
 
-    DT_ASSERT_EQ_STR(hear(&b, word), "here");
-    a = start(0, 5, 60, meets_for_a_moment);
+    DT_ASSERT_EQ_STR(dt_test_process_hear(&b, word), "here");
+    a = dt_test_process_start(0, 5, 60, meets_for_a_moment);
     ends_with(&a, "after 600 ms processes 1, 3 and 4 of 5 (RANK, WORLD_SIZE) have not come: start "
                   "them on this machine with the same MASTER_ADDR and MASTER_PORT, or look what "
                   "they said last; processes of several machines are joined by mpirun only; "
                   "process 2 of 5 is there but has not called dt_run() yet");
-    end(&b);
-    a = start(1, 2, 61, meets_for_a_moment);
+    dt_test_process_end(&b);
+    a = dt_test_process_start(1, 2, 61, meets_for_a_moment);
     ends_with(&a, "after 600 ms process 0 of 2 (RANK, WORLD_SIZE) has not come: start it on");
 }
 
@@ -430,7 +371,7 @@ static const char *runs_without_descriptors(void)
 DT_TEST(joining, a_process_that_may_open_nothing_says_so_at_once)
 {
     const int64_t begin = dti_now_ns();
-    process a = start(0, 2, 6, runs_without_descriptors);
+    dt_test_process a = dt_test_process_start(0, 2, 6, runs_without_descriptors);
 
     ends_with(&a, "Too many open files (ulimit -n)");
     is_prompt(begin);
@@ -478,8 +419,9 @@ static int secret_parts(int job, int rank, char parts[MOST_NAMES][PART_BYTES])
 /* Two jobs of one port, which do not see each other. */
 DT_TEST(joining, names_cannot_be_told_without_the_launchers_secret)
 {
-    process p[] = { start(0, 3, 7, runs_with_a_secret), start(1, 3, 7, runs_with_a_secret),
-                    start(0, 3, 7, runs_with_another_secret) };
+    dt_test_process p[] = { dt_test_process_start(0, 3, 7, runs_with_a_secret),
+                            dt_test_process_start(1, 3, 7, runs_with_a_secret),
+                            dt_test_process_start(0, 3, 7, runs_with_another_secret) };
     char first[MOST_NAMES][PART_BYTES], second[MOST_NAMES][PART_BYTES];
 
     (void)usleep(500 * 1000);
@@ -487,19 +429,19 @@ DT_TEST(joining, names_cannot_be_told_without_the_launchers_secret)
     DT_ASSERT_EQ_INT(secret_parts(7, 1, second), 1);
     DT_ASSERT(strcmp(first[0], first[1]) != 0);
     DT_ASSERT(strcmp(first[0], second[0]) != 0 && strcmp(first[1], second[0]) != 0);
-    for (size_t i = 0; i < DT_COUNT(p); i++) end(&p[i]);
+    for (size_t i = 0; i < DT_COUNT(p); i++) dt_test_process_end(&p[i]);
 }
 
 DT_TEST(joining, who_holds_the_name_of_a_process_is_named)
 {
     const int64_t begin = dti_now_ns();
-    process a = start(0, 2, 9, runs), b;
+    dt_test_process a = dt_test_process_start(0, 2, 9, runs), b;
     char holder[64];
 
     (void)usleep(500 * 1000);
-    b = start(0, 2, 9, runs);
+    b = dt_test_process_start(0, 2, 9, runs);
     (void)snprintf(holder, sizeof holder, "is held by process %ld (", (long)a.pid);
     ends_with(&b, holder);
-    end(&a);
+    dt_test_process_end(&a);
     is_prompt(begin);
 }

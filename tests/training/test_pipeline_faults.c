@@ -17,6 +17,7 @@ enum { MICROBATCHES = 4, MOST_RANKS = 4, SOON_MS = 10000, HANG_MS = 500 };
 typedef enum wrong {
     FAILS,          /* an error on its tape */
     FAILS_BACKWARD, /* the same in a row's backward */
+    FAILS_WEIGHTS,  /* the same, when the gradient of a weight is wanted */
     IS_NULL,        /* NULL, and no error */
     IS_OTHER,       /* another shape than the next stage expects */
     IS_CONSTANT,    /* what no input reaches */
@@ -56,6 +57,19 @@ static void fail_backward(dt_tape *t, const dt_node *node, dt_tensor *const *dy,
     (void)dt_tape_fail(t, DT_ERR_SHAPE, "this gradient is none");
 }
 
+static void fail_weights(dt_tape *t, const dt_node *node, dt_tensor *const *dy, dt_tensor **dx)
+{
+    dx[0] = dy[0];
+    if (dt_node_wants(node, 1)) (void)dt_tape_fail(t, DT_ERR_SHAPE, "this gradient is none");
+}
+
+/* Of a weight that counts for nothing. */
+static const dt_op no_weight = { .name = "no_weight",
+                                 .axes = "bd, fd -> bd",
+                                 .types = "ff>f",
+                                 .cpu = copy,
+                                 .backward = fail_weights };
+
 static const dt_op no_gradient = { .name = "no_gradient",
                                    .axes = "bd -> bd",
                                    .types = "f>f",
@@ -79,6 +93,11 @@ static dt_tensor *do_wrong(const player *p, dt_tape *t, dt_tensor *x)
     case FAILS_BACKWARD:
         return dt_apply(t, &no_gradient, NULL, 1,
                         (dt_tensor *[]){ dt_stage_net_forward(&p->net, t, a->stage, 0, x) });
+    case FAILS_WEIGHTS:
+        return dt_apply(
+            t, &no_weight, NULL, 2,
+            (dt_tensor *[]){ dt_stage_net_forward(&p->net, t, a->stage, 0, x),
+                             dt_layer_param(dt_layers_at(p->net.layers, 2 * a->stage), 0) });
     case IS_OTHER:
         return dt_layer_forward(t, dt_layers_at(p->net.layers, 2 * a->stage), x);
     case IS_CONSTANT:
@@ -171,6 +190,15 @@ DT_TEST(pipeline_faults, who_fails_is_named_with_the_cell)
           { 0, DT_ACTION_F, 1, false },
           DT_ERR_SHAPE,
           "rank 0 of the pipeline, cell",
+          { "this gradient is none" },
+          { "" },
+          { 0 } },
+        { "pp=2",
+          "zb-h1",
+          FAILS_WEIGHTS,
+          { 0, DT_ACTION_F, 1, false },
+          DT_ERR_SHAPE,
+          ", 0W1: ",
           { "this gradient is none" },
           { "" },
           { 0 } },

@@ -410,24 +410,26 @@ static const char *const spans[] = { "forward", "backward", "backward of inputs"
 static dt_status run_row(dt_pipeline *p)
 {
     dt_runtime *rt = dt_mesh_runtime(p->mesh);
-    char text[DT_ACTION_BYTES];
+    char text[DT_ACTION_BYTES], cell[DT_ACTION_BYTES + 32];
     dt_status st = ask_for_first(p);
 
     if (st != DT_OK) dti_error_prefix("rank %d of the pipeline, before its first cell", p->rank);
     DT_TRY(st);
     for (int i = 0; i < p->n_actions; i++) {
         const dt_action *a = &p->row[i];
+        (void)snprintf(cell, sizeof cell, "cell %d, %s",
+                       dt_pipeline_schedule_column(p->schedule, p->rank, i),
+                       dt_action_text(a, text));
+        dti_runtime_doing(rt, cell);
         if (p->options.told != NULL) p->options.told(p->options.arg, a, false);
         dt_timeline_begin(rt, spans[a->kind]);
         st = act(p, a);
         dt_timeline_end(rt);
-        if (st != DT_OK)
-            dti_error_prefix("rank %d of the pipeline, cell %d, %s", p->rank,
-                             dt_pipeline_schedule_column(p->schedule, p->rank, i),
-                             dt_action_text(a, text));
+        if (st != DT_OK) dti_error_prefix("rank %d of the pipeline, %s", p->rank, cell);
         DT_TRY(st);
         if (p->options.told != NULL) p->options.told(p->options.arg, a, true);
     }
+    dti_runtime_doing(rt, "");
     st = await_sent(p);
     if (st != DT_OK) dti_error_prefix("rank %d of the pipeline, behind its last cell", p->rank);
     return st;
