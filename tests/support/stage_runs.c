@@ -16,11 +16,12 @@ static dt_status keep(dt_staged *r, dt_mesh *mesh, dt_tensor *x)
 {
     const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
     const int64_t begin = r->n > 0 ? r->ends[r->n - 1] : 0;
-    DT_HELD(tensor) *full = NULL;
+    DT_HELD(tensor) *there = NULL, *full = NULL;
     int64_t n = 1;
     float *more;
 
-    DT_TRY(dt_copy_to(x, mesh, whole, &full));
+    DT_TRY(dt_copy_to(x, mesh, whole, &there));
+    DT_TRY(dt_redistribute_cast(there, whole, DT_F32, &full));
     if (dt_runtime_rank(dt_mesh_runtime(mesh)) != 0) return DT_OK;
     for (int a = 0; a < dt_tensor_n_axes(full); a++) n *= dt_tensor_extent(full, a);
     more = realloc(r->values, (size_t)(begin + n) * sizeof *more);
@@ -35,7 +36,7 @@ static dt_status compare(dt_mesh *mesh, dt_tensor *a, dt_tensor *b, const char *
 {
     const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
     DT_HELD(tensor) *x = NULL, *y = NULL;
-    size_t n = sizeof(float);
+    size_t n = dt_dtype_size(dt_tensor_dtype(a));
 
     DT_TRY(dt_copy_to(a, mesh, whole, &x));
     DT_TRY(dt_copy_to(b, mesh, whole, &y));
@@ -171,6 +172,8 @@ void dt_staged_train(dt_staged *r)
                                .spoiled = r->spoiled,
                                .told = hear,
                                .told_arg = r };
+    j.steps.bf16 = j.steps.optimizer.stochastic = r->bf16;
+    j.steps.optimizer.masters = !r->bf16;
     j.steps.optimizer.zero = r->zero < 3 ? r->zero : 0;
     if (r->zero == 3) j.steps.fully_shard = strstr(r->mesh, "dp_shard") != NULL ? "dp_shard" : "dp";
     r->n = r->n_parameters = 0;

@@ -7,7 +7,7 @@
 
 #include "tests/support/train_steps.h"
 
-enum { DT_STAGED_TENSORS = 512, DT_STAGED_RANKS = 8, DT_STAGED_LENGTH = 5 };
+enum { DT_STAGED_TENSORS = 512, DT_STAGED_RANKS = 16, DT_STAGED_LENGTH = 5 };
 
 typedef struct dt_staged {
     const char *fixture;   /* "deep": a model of eight small blocks, "deep tied": one whose head is
@@ -22,6 +22,7 @@ typedef struct dt_staged {
     int steps; /* 0: 3 */
     int first; /* of them */
     bool sequence_parallel;
+    bool bf16; /* without masters, rounded at random */
     dt_recomputed recompute;
     dt_test_fault fault;
     const char *spoiled; /* layer that has it, NULL: one in the middle */

@@ -209,6 +209,7 @@ dt_status dt_test_train_model(dt_mesh *mesh, const dt_test_steps *t, dt_test_los
     *out = (dt_test_losses){ .last = { 0 } };
     DT_TRY(plan_stages(mesh, t, &load, &schedule));
     load.keep_dtype = false;
+    load.dtype = t->bf16 ? DT_BF16 : DT_F32;
     load.sequence_parallel = t->sequence_parallel;
     load.fully_shard = t->fully_shard;
     DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *r.ids, (void **)&r.ids));

@@ -30,6 +30,7 @@ typedef dt_status (*dt_test_told)(void *arg, dt_test_moment moment, int step, dt
 
 typedef struct dt_test_steps {
     const char *folder; /* of the checkpoint, loaded in f32 */
+    bool bf16;          /* or in bf16 */
     uint64_t random;    /* seed of the model, of whose folder config.json counts alone; 0: none */
     const int32_t *tokens; /* window i is tokens i T to i T + T - 1, its targets are one further */
     int64_t rows, length;  /* windows of a step, T */
