@@ -4,7 +4,9 @@
  * value send back as terms is reduced once; what lies otherwise waits until the sum is taken. */
 #include <string.h>
 
+#include "base/sync.h"
 #include "dtensor/graph.h"
+#include "dtensor/leaves.h"
 #include "dtensor/ops/op_rules.h"
 #include "dtensor/tape.h"
 #include "mesh/runtime.h"
@@ -104,15 +106,16 @@ static dt_status add_alike(dt_tape *t, dt_tensor **to, dt_tensor *x)
         y = dt_tensor_retain(a);
     else
         DT_TRY_TO(done, st, dti_tensor_create(a->mesh, a->layout, dtype, a->shape, &y));
+    const int64_t begun = dti_now_ns();
     if (!a->device->dry && dt_mesh_is_member(a->mesh)) {
         const dt_local in[] = { a->local, b->local };
         dt_kargs args = { .in = in, .out = &y->local, .n_in = 2, .n_out = 1 };
         DT_TRY_TO(done, st, a->device->ops->run(a->device, &dti_op_add, &args));
     }
-    if (t != NULL) {
-        t->work.flops += (double)dti_tensor_count(y);
-        t->work.bytes += 3.0 * (double)dti_tensor_bytes(y);
-    }
+    if (t != NULL)
+        dti_tape_add_work(
+            t, "add", dtype,
+            &(dt_op_work){ (double)dti_tensor_count(y), 3.0 * (double)dti_tensor_bytes(y) }, begun);
     dt_tensor_release(to);
     *to = y;
     y = NULL;

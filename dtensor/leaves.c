@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dtensor/leaves.h"
 
+#include "base/sync.h"
 #include "dtensor/graph.h"
 #include "dtensor/move_cache.h"
 #include "dtensor/tape.h"
@@ -72,10 +73,20 @@ dt_status dti_move_into(dt_tape *t, dt_tensor *x, dt_tensor *to)
     return DT_OK;
 }
 
-void dti_tape_add_work(dt_tape *t, double flops, double bytes)
+void dti_tape_add_work(dt_tape *t, const char *kernel, dt_dtype dtype, const dt_op_work *work,
+                       int64_t begun_ns)
 {
-    t->work.flops += flops;
-    t->work.bytes += bytes;
+    const dti_meter *m = t->device->meter;
+    const double seconds = t->device->dry ? 0 : (double)(dti_now_ns() - begun_ns) * 1e-9;
+
+    t->work.flops += work->flops;
+    t->work.bytes += work->bytes;
+    if (m != NULL) t->seconds += m->took(m->arg, kernel, dtype, work, seconds);
+}
+
+double dti_tape_seconds(const dt_tape *t)
+{
+    return t->seconds;
 }
 
 dt_status dti_tape_add_reduction(dt_tape *t, const char *reason, int64_t bytes, int p)

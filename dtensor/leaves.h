@@ -39,9 +39,11 @@ dt_tensor *dti_leaf_take(dt_gradients *gradients, int64_t leaf);
  * it lies. Counted under the tape's reason. */
 dt_status dti_move_into(dt_tape *tape, dt_tensor *x, dt_tensor *to) DT_MUST_USE;
 
-/* What was computed on pieces beside the tape, and an all-reduce of that many bytes over p ranks.
- */
-void dti_tape_add_work(dt_tape *tape, double flops, double bytes);
+/* What was computed on pieces beside the tape, since `begun_ns`, by what a meter knows as `kernel`;
+ * and an all-reduce of that many bytes over p ranks. */
+void dti_tape_add_work(dt_tape *tape, const char *kernel, dt_dtype dtype, const dt_op_work *work,
+                       int64_t begun_ns);
+double dti_tape_seconds(const dt_tape *tape); /* of kernels, by the device's meter */
 dt_status dti_tape_add_reduction(dt_tape *tape, const char *reason, int64_t bytes,
                                  int p) DT_MUST_USE;
 

@@ -60,6 +60,7 @@ void dt_tape_reset(dt_tape *t)
     t->scopes[0].node = -1;
     memset(t->comm, 0, sizeof t->comm);
     t->work = (dt_op_work){ 0, 0 };
+    t->seconds = 0;
     dti_comm_log_clear(&t->log);
 }
 

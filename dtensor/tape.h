@@ -35,6 +35,7 @@ struct dt_tape {
     size_t owned_capacity;
     dt_comm_counter comm[DT_N_COMM_KINDS];
     dt_op_work work;    /* of all operators */
+    double seconds;     /* that they took, where the device has a meter */
     dti_comm_log log;   /* the same by scope and reason */
     uint32_t run;       /* a number that no other tape has, nor this one after a reset */
     const char *reason; /* of the caller's moves; NULL: "move" */

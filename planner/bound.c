@@ -25,21 +25,18 @@ static void group_of(const dt_machine *m, const dt_way *w, uint32_t dims, int *i
     }
 }
 
-double dti_comm_seconds(const dt_machine *m, const dt_way *w, uint32_t dims,
+double dti_comm_seconds(const dt_machine *m, const dt_way *w, uint32_t dims, dt_comm_kind kind,
                         const dt_comm_counter *c, bool *between)
 {
-    double latency = m->figure[DT_FIGURE_INSIDE_LATENCY].value;
-    double bandwidth = m->figure[DT_FIGURE_INSIDE_BANDWIDTH].value;
+    double latency, bandwidth;
     int inside, all;
 
     group_of(m, w, dims, &inside, &all);
     *between = all > inside;
     if (all == 1) return 0;
-    if (*between) { /* all devices of a node send at once; groups inside it share a way out */
-        latency = m->figure[DT_FIGURE_BETWEEN_LATENCY].value;
-        bandwidth = m->figure[DT_FIGURE_BETWEEN_BANDWIDTH].value * inside / m->devices_per_node;
-    }
-    return (double)c->calls * latency * ceil(log2(all)) + (double)c->bytes / bandwidth;
+    dti_link_seconds(m, kind, all, *between, &latency, &bandwidth);
+    if (*between) bandwidth *= inside; /* groups inside a node share a way out */
+    return (double)c->calls * latency + (double)c->bytes / bandwidth;
 }
 
 /* Seconds of tp in a pass of a microbatch through the whole model. */
@@ -54,7 +51,7 @@ static double tensor_seconds(const dti_task *t, const dti_profile *p, const dt_w
         for (int k = 0; k < DT_N_COMM_KINDS; k++) {
             dt_comm_counter c = parts[i]->comm[k];
             c.bytes = (int64_t)((double)c.bytes * rows);
-            sum += dti_comm_seconds(&t->machine, w, 4u, &c, &between);
+            sum += dti_comm_seconds(&t->machine, w, 4u, (dt_comm_kind)k, &c, &between);
         }
     return sum;
 }
@@ -86,8 +83,9 @@ static double data_seconds(const dti_task *t, const dt_way *w, double weights, d
     bool between;
 
     if (w->zero == 0 || w->dp == 1) return passes;
-    if (w->zero == 3) return fmax(passes, dti_comm_seconds(&t->machine, w, 2u, &all, &between));
-    return passes + dti_comm_seconds(&t->machine, w, 2u, &gathers, &between);
+    if (w->zero == 3)
+        return fmax(passes, dti_comm_seconds(&t->machine, w, 2u, DT_N_COMM_KINDS, &all, &between));
+    return passes + dti_comm_seconds(&t->machine, w, 2u, DT_N_COMM_KINDS, &gathers, &between);
 }
 
 /* Of a microbatch, at the least, what a block keeps: its input, and what full recomputation lacks.

@@ -8,6 +8,7 @@
 
 #include "base/numbers.h"
 #include "planner/search.h"
+#include "planner/shared_cores.h"
 
 /* Of a microbatch, that stay to the end of a step. */
 enum { LOSS_BYTES = 16 };
@@ -19,6 +20,11 @@ typedef struct kind_of_rank {
 } kind_of_rank;
 
 /* --- counting --------------------------------------------------------------------------------- */
+
+static double price(void *arg, const char *kernel, dt_dtype dtype, const dt_op_work *work)
+{
+    return dti_kernel_seconds(arg, kernel, dtype, work);
+}
 
 /* A dry run of so many microbatches. */
 static dt_status run(const dti_task *t, const dt_way *w, int place, int64_t microbatches,
@@ -47,6 +53,8 @@ static dt_status run(const dti_task *t, const dt_way *w, int place, int64_t micr
     step.loss = &loss;
     step.optimizer = &optimizer;
     step.microbatches = microbatches;
+    if (t->machine.n_rates > 0) step.seconds = price;
+    step.seconds_arg = (void *)(uintptr_t)&t->machine;
     if (w->pp > 1) {
         load.n_stages = w->pp * w->stages_per_rank;
         DT_TRY(dt_pipeline_schedule_create(w->schedule, w->pp,
@@ -69,6 +77,7 @@ static void more(const dt_training_part *a, const dt_training_part *b, int64_t n
     }
     out->work.flops += (double)n * (b->work.flops - a->work.flops);
     out->work.bytes += (double)n * (b->work.bytes - a->work.bytes);
+    out->seconds += (double)n * (b->seconds - a->seconds);
 }
 
 /* From some number on, more microbatches need no more memory but for their losses: a rank of a
@@ -108,9 +117,10 @@ typedef struct rank_time {
     double late, update;      /* what comes after all passes: communication, computation */
 } rank_time;
 
-/* Kernels are bound by operations or by bytes of memory. */
+/* By what was measured; else kernels are bound by operations or by bytes of memory. */
 static double compute_seconds(const dti_task *t, const dt_training_part *p)
 {
+    if (t->machine.n_rates > 0) return p->seconds;
     return fmax(p->work.flops / t->rate,
                 (double)p->work.bytes / t->machine.figure[DT_FIGURE_MEMORY_BANDWIDTH].value);
 }
@@ -129,7 +139,8 @@ static void add_traffic(const dti_task *t, const dt_way *w, const dt_training_co
 
     for (int i = 0; i < c->n_traffic; i++) {
         const uint32_t dims = dims_of(w, c->traffic[i].dims);
-        const double s = dti_comm_seconds(&t->machine, w, dims, &c->traffic[i].count, &between);
+        const double s = dti_comm_seconds(&t->machine, w, dims, c->traffic[i].kind,
+                                          &c->traffic[i].count, &between);
         *(between ? &out->between_bytes : &out->inside_bytes) += c->traffic[i].count.bytes;
         if (c->traffic[i].kind == DT_COMM_SEND)
             r->message += s;
@@ -139,7 +150,7 @@ static void add_traffic(const dti_task *t, const dt_way *w, const dt_training_co
             r->overlapped += s;
     }
     for (int k = 0; k < DT_N_COMM_KINDS; k++)
-        late += dti_comm_seconds(&t->machine, w, 2u, &c->update.comm[k], &between);
+        late += dti_comm_seconds(&t->machine, w, 2u, (dt_comm_kind)k, &c->update.comm[k], &between);
     r->late = fmin(late, r->overlapped);
     r->overlapped -= r->late;
 }
@@ -166,32 +177,51 @@ static rank_time time_of(const dti_task *t, const dt_way *w, const dt_training_c
 }
 
 /* The whole step of a pipeline: each rank's stages in equal parts. */
-static dt_status simulate(const dt_way *w, const rank_time *times, const int *kind_at,
-                          dt_pipeline_total *out)
+static dt_status simulate(const dti_task *t, const dt_way *w, const rank_time *times,
+                          const int *kind_at, double *makespan)
 {
     const int v = w->stages_per_rank, n = w->pp * v;
     dt_pipeline_costs costs = DT_PIPELINE_COSTS_INIT;
+    dti_shared_work shared = { .cores = (double)t->machine.cores / (w->dp * w->tp) };
     dt_pipeline_schedule *s = NULL;
     dt_pipeline_timing *timing = NULL;
     dt_status st = DT_OK;
-    double *f;
+    double *f, *b, *f_wait, *b_wait;
 
-    DT_TRY(dti_alloc_array(2 * (size_t)n, sizeof *f, (void **)&f));
-    for (int i = 0; i < n; i++) {
-        const rank_time *r = &times[kind_at[i % w->pp]];
-        const double share = r->forward / fmax(r->forward + r->backward, 1e-300);
-        f[i] = (r->forward + share * r->tensor) / v;
-        f[n + i] = (r->backward + (1 - share) * r->tensor) / v / 2;
-        costs.message = fmax(costs.message, r->message / v / 2);
-    }
-    costs.n = n;
-    costs.f = f;
-    costs.i = costs.w = f + n;
+    DT_TRY(dti_alloc_array(4 * (size_t)n, sizeof *f, (void **)&f));
+    b = f + n;
+    f_wait = b + n;
+    b_wait = f_wait + n;
     DT_TRY_TO(
         done, st,
         dt_pipeline_schedule_create(w->schedule, w->pp, v > 1 ? v : 0, (int)w->microbatches, &s));
+    for (int i = 0; i < n; i++) {
+        const rank_time *r = &times[kind_at[i % w->pp]];
+        const double share = r->forward / fmax(r->forward + r->backward, 1e-300);
+        f[i] = r->forward / v;
+        b[i] = r->backward / v;
+        f_wait[i] = share * r->tensor / v;
+        b_wait[i] = (1 - share) * r->tensor / v;
+        costs.message = fmax(costs.message, r->message / v / 2);
+    }
+    if (dti_machine_crowd(&t->machine) > 1) {
+        shared.f = f;
+        shared.b = b;
+        shared.f_wait = f_wait;
+        shared.b_wait = b_wait;
+        shared.message = costs.message;
+        DT_TRY_TO(done, st, dti_shared_makespan(s, &shared, makespan));
+        goto done;
+    }
+    for (int i = 0; i < n; i++) {
+        f[i] += f_wait[i];
+        b[i] = (b[i] + b_wait[i]) / 2;
+    }
+    costs.n = n;
+    costs.f = f;
+    costs.i = costs.w = b;
     DT_TRY_TO(done, st, dt_pipeline_simulate(s, &costs, &timing));
-    *out = dt_pipeline_timing_total(timing);
+    *makespan = dt_pipeline_timing_total(timing).makespan;
 done:
     dt_pipeline_timing_release(&timing);
     dt_pipeline_schedule_release(&s);
@@ -234,33 +264,44 @@ static void hold(const dt_training_cost *c, dt_way_cost *out)
     out->peak_bytes = c->peak_bytes;
 }
 
-/* One rank after the other: passes, what they cannot hide of dp, the update. */
-static dt_status add_up(const dt_way *w, const rank_time *times, const int *kind_at, int n,
-                        dt_way_cost *out)
+/* What computing takes all ranks of a pipeline that share cores, at the least. */
+static double shared_seconds(const dti_task *t, const dt_way *w, const rank_time *times,
+                             const int *kind_at)
 {
-    const double m = (double)w->microbatches;
-    dt_pipeline_total total = { 0 };
-    double late = 0, update = 0, busy = 0, tensor = 0, shown = 0;
+    double sum = 0;
+
+    for (int r = 0; r < w->pp; r++) sum += times[kind_at[r]].forward + times[kind_at[r]].backward;
+    return sum * (double)w->microbatches * dti_machine_crowd(&t->machine) / w->pp;
+}
+
+/* One rank after the other: passes, what they cannot hide of dp, the update. Ranks that share a
+ * core compute one after the other. */
+static dt_status add_up(const dti_task *t, const dt_way *w, const rank_time *times,
+                        const int *kind_at, int n, dt_way_cost *out)
+{
+    const double m = (double)w->microbatches, crowd = dti_machine_crowd(&t->machine);
+    const double cost = t->machine.figure[DT_FIGURE_OVERLAP_COST].value;
+    double late = 0, update = 0, busy = 0, shown = 0, makespan;
 
     for (int k = 0; k < n; k++) {
         const rank_time *r = &times[k];
-        const double compute = m * (r->forward + r->backward);
-        const double room = w->zero > 1 || w->pp > 1 ? compute : r->backward;
+        const double compute = m * (r->forward + r->backward) * (w->pp > 1 ? 1 : crowd);
+        const double room = w->zero > 1 || w->pp > 1 ? compute : crowd * r->backward;
         const double hidden = fmin(r->overlapped, room);
-        late = fmax(late, r->late + r->overlapped - hidden);
-        update = fmax(update, r->update);
-        out->hidden = fmax(out->hidden, hidden);
+        late = fmax(late, r->late + r->overlapped - (1 - cost) * hidden);
+        update = fmax(update, crowd * r->update);
+        out->hidden = fmax(out->hidden, (1 - cost) * hidden);
         if (compute + m * r->tensor <= busy + shown) continue;
         busy = compute;
         shown = m * r->tensor;
     }
-    total.makespan = busy + shown;
-    tensor = shown;
-    if (w->pp > 1) DT_TRY(simulate(w, times, kind_at, &total));
+    makespan = busy + shown;
+    if (w->pp > 1) DT_TRY(simulate(t, w, times, kind_at, &makespan));
+    if (w->pp > 1 && crowd > 1) busy = fmax(busy, shared_seconds(t, w, times, kind_at));
     out->compute = busy + update;
-    out->exposed = tensor + late;
-    out->bubble = fmax(total.makespan - busy - tensor, 0);
-    out->seconds = total.makespan + late + update;
+    out->exposed = shown + late;
+    out->bubble = fmax(makespan - busy - shown, 0);
+    out->seconds = makespan + late + update;
     return DT_OK;
 }
 
@@ -291,7 +332,7 @@ dt_status dti_way_count(dti_task *t, const dt_way *w, dt_way_cost *out)
     }
     out->inside_bytes = inside;
     out->between_bytes = between;
-    st = add_up(w, times, kind_at, n, out);
+    st = add_up(t, w, times, kind_at, n, out);
 done:
     dti_free(times);
     return st;

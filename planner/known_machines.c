@@ -13,7 +13,7 @@
 
 /* clang-format off */
 static const dt_machine machines[] = {
-    { "a100", true, 1, 8, {
+    { "a100", true, 1, 8, .figure = {
         [DT_FIGURE_DEVICE_BYTES]      = { 80e9,    "NVIDIA A100 data sheet: 80 GB" },
         [DT_FIGURE_HOST_BYTES]        = { 2e12,    "NVIDIA DGX A100 data sheet: 2 TB" },
         [DT_FIGURE_DISK_BYTES]        = { 30e12,   "NVIDIA DGX A100 data sheet: 30 TB, 8 x 3.84 TB NVMe" },
@@ -28,7 +28,7 @@ static const dt_machine machines[] = {
         [DT_FIGURE_BETWEEN_BANDWIDTH] = { 200e9,   "NVIDIA DGX A100 data sheet: 8 x 200 Gb/s InfiniBand" },
         [DT_FIGURE_HOST_BANDWIDTH]    = { 32e9,    "PCIe 4.0 x16: 64 GB/s, both ways" },
         [DT_FIGURE_DISK_BANDWIDTH]    = { 25e9,    "NVIDIA DGX A100: 8 NVMe drives, 25 GB/s read together" } } },
-    { "h100", true, 1, 8, {
+    { "h100", true, 1, 8, .figure = {
         [DT_FIGURE_DEVICE_BYTES]      = { 80e9,    "NVIDIA H100 data sheet, SXM: 80 GB" },
         [DT_FIGURE_HOST_BYTES]        = { 2e12,    "NVIDIA DGX H100 data sheet: 2 TB" },
         [DT_FIGURE_DISK_BYTES]        = { 30e12,   "NVIDIA DGX H100 data sheet: 30 TB, 8 x 3.84 TB NVMe" },
@@ -43,7 +43,7 @@ static const dt_machine machines[] = {
         [DT_FIGURE_BETWEEN_BANDWIDTH] = { 400e9,   "NVIDIA DGX H100 data sheet: 8 x 400 Gb/s InfiniBand" },
         [DT_FIGURE_HOST_BANDWIDTH]    = { 64e9,    "PCIe 5.0 x16: 128 GB/s, both ways" },
         [DT_FIGURE_DISK_BANDWIDTH]    = { 25e9,    "assumed: as those of NVIDIA DGX A100" } } },
-    { "pcie", true, 1, 8, {
+    { "pcie", true, 1, 8, .figure = {
         [DT_FIGURE_DEVICE_BYTES]      = { 80e9,    "NVIDIA A100 data sheet, PCIe: 80 GB" },
         [DT_FIGURE_HOST_BYTES]        = { 1e12,    "assumed: 16 modules of 64 GB" },
         [DT_FIGURE_DISK_BYTES]        = { 8e12,    "assumed: two NVMe drives of 4 TB" },
@@ -58,7 +58,7 @@ static const dt_machine machines[] = {
         [DT_FIGURE_BETWEEN_BANDWIDTH] = { 25e9,    "assumed: one adapter of 200 Gb/s" },
         [DT_FIGURE_HOST_BANDWIDTH]    = { 32e9,    "NVIDIA A100 data sheet, PCIe 4.0: 64 GB/s, both ways" },
         [DT_FIGURE_DISK_BANDWIDTH]    = { 12e9,    "assumed: two NVMe drives of 6 GB/s" } } },
-    { "ethernet", true, 4, 8, {
+    { "ethernet", true, 4, 8, .figure = {
         [DT_FIGURE_DEVICE_BYTES]      = { 40e9,    "NVIDIA A100 data sheet, PCIe: 40 GB" },
         [DT_FIGURE_HOST_BYTES]        = { 1e12,    "assumed: 16 modules of 64 GB" },
         [DT_FIGURE_DISK_BYTES]        = { 8e12,    "assumed: two NVMe drives of 4 TB" },

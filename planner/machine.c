@@ -35,7 +35,13 @@ static const struct figure_row {
     [DT_FIGURE_BETWEEN_BANDWIDTH] = { "between_bandwidth", SEVERAL_NODES, 1, 1e18 },
     [DT_FIGURE_HOST_BANDWIDTH] = { "host_bandwidth", NEVER, 0, 1e18 },
     [DT_FIGURE_DISK_BANDWIDTH] = { "disk_bandwidth", NEVER, 0, 1e18 },
+    [DT_FIGURE_CALL_SECONDS] = { "call_seconds", NEVER, 0, 1 },
+    [DT_FIGURE_OVERLAP_COST] = { "overlap_cost", NEVER, 0, 1 },
 };
+
+static const char *const words[] = { "name",  "gpus",    "nodes",     "devices_per_node",
+                                     "cores", "threads", "processor", "version",
+                                     "date",  "kernels", "links" };
 
 const char *dt_figure_name(dt_figure_kind kind)
 {
@@ -84,6 +90,13 @@ static int figure_of(const char *key)
     return i;
 }
 
+static bool is_word(const char *key)
+{
+    for (size_t i = 0; i < DT_COUNT(words); i++)
+        if (strcmp(words[i], key) == 0) return true;
+    return false;
+}
+
 static dt_status read_figures(const dti_json *root, dt_machine *m)
 {
     const char *key = NULL;
@@ -93,12 +106,12 @@ static dt_status read_figures(const dti_json *root, dt_machine *m)
         const int i = figure_of(key);
         if (i < DT_N_FIGURES)
             DT_TRY(read_figure(&v, &rows[i], &m->figure[i]));
-        else if (strcmp(key, "name") != 0 && strcmp(key, "gpus") != 0 &&
-                 strcmp(key, "nodes") != 0 && strcmp(key, "devices_per_node") != 0)
+        else if (!is_word(key))
             return dti_json_refuse(
                 &v, DT_ERR_FORMAT,
-                "left out: machines have name, gpus, nodes, devices_per_node and "
-                "figures such as device_bytes and inside_bandwidth");
+                "left out: machines have name, gpus, nodes, devices_per_node, cores, threads, "
+                "processor, version, date, kernels, links and figures such as device_bytes and "
+                "inside_bandwidth");
     }
     for (int i = 0; i < DT_N_FIGURES; i++) {
         v = dti_json_get(root, rows[i].name);
@@ -109,23 +122,40 @@ static dt_status read_figures(const dti_json *root, dt_machine *m)
     return DT_OK;
 }
 
+/* A text that may be left out. */
+static dt_status read_text(const dti_json *root, const char *key, const char *otherwise, char *to,
+                           size_t bytes)
+{
+    const char *said;
+
+    DT_TRY(dti_json_string_or(root, key, otherwise, &said));
+    if (said[0] != '\0') (void)dti_printable(said, to, bytes);
+    return DT_OK;
+}
+
 static dt_status read_machine(const dti_json *root, dt_machine *m)
 {
-    int64_t nodes, devices;
-    const char *name;
+    int64_t nodes, devices, cores, threads;
 
     *m = (dt_machine){ .gpus = true };
-    DT_TRY(dti_json_string_or(root, "name", root->file, &name));
-    (void)dti_printable(name, m->name, sizeof m->name);
+    DT_TRY(read_text(root, "name", root->file, m->name, sizeof m->name));
+    DT_TRY(read_text(root, "processor", "", m->processor, sizeof m->processor));
+    DT_TRY(read_text(root, "version", "", m->version, sizeof m->version));
+    DT_TRY(read_text(root, "date", "", m->date, sizeof m->date));
     DT_TRY(dti_json_bool_or(root, "gpus", true, &m->gpus));
     DT_TRY(dti_json_int_or(root, "nodes", 1, 1, MAX_NODES, &nodes));
     DT_TRY(dti_json_int(root, "devices_per_node", 1, MAX_DEVICES, &devices));
+    DT_TRY(dti_json_int_or(root, "cores", 0, 0, MAX_NODES, &cores));
+    DT_TRY(dti_json_int_or(root, "threads", 0, 0, MAX_NODES, &threads));
     m->nodes = (int)nodes;
     m->devices_per_node = (int)devices;
+    m->cores = (int)cores;
+    m->threads = (int)threads;
     DT_CHECK(dti_machine_ranks(m) <= MAX_RANKS, DT_ERR_FORMAT,
              "%s: %d nodes of %d devices are %lld; a plan is made for at most %d", root->file,
              m->nodes, m->devices_per_node, (long long)dti_machine_ranks(m), (int)MAX_RANKS);
     DT_TRY(read_figures(root, m));
+    DT_TRY(dti_rates_read(root, m));
     return DT_OK;
 }
 
@@ -150,6 +180,13 @@ dt_status dt_machine_parse(const char *name, const char *text, size_t n, dt_mach
     return DT_OK;
 }
 
+static void put_text(dti_writer *w, const char *key, const char *text)
+{
+    if (text[0] == '\0') return;
+    dti_put(w, ",\n \"%s\": ", key);
+    dti_put_json(w, text);
+}
+
 int dt_machine_print(const dt_machine *m, char *text, size_t bytes)
 {
     dti_writer w = { text, bytes, 0 };
@@ -158,6 +195,11 @@ int dt_machine_print(const dt_machine *m, char *text, size_t bytes)
     dti_put_json(&w, m->name);
     dti_put(&w, ",\n \"gpus\": %s,\n \"nodes\": %d,\n \"devices_per_node\": %d",
             m->gpus ? "true" : "false", m->nodes, m->devices_per_node);
+    if (m->cores > 0) dti_put(&w, ",\n \"cores\": %d", m->cores);
+    if (m->threads > 0) dti_put(&w, ",\n \"threads\": %d", m->threads);
+    put_text(&w, "processor", m->processor);
+    put_text(&w, "version", m->version);
+    put_text(&w, "date", m->date);
     for (int i = 0; i < DT_N_FIGURES; i++) {
         char number[DTI_NUMBER_BYTES];
         if (m->figure[i].value == 0 && m->figure[i].source[0] == '\0') continue;
@@ -166,6 +208,7 @@ int dt_machine_print(const dt_machine *m, char *text, size_t bytes)
         dti_put_json(&w, m->figure[i].source);
         dti_put(&w, " }");
     }
+    dti_rates_put(&w, m);
     dti_put(&w, "\n}\n");
     return dti_written(&w);
 }

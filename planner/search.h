@@ -90,7 +90,7 @@ dt_status dti_decide(dti_task *t, char text[DT_REASON_BYTES]) DT_MUST_USE;
 /* --- costs ------------------------------------------------------------------------------------ */
 
 /* Seconds of so many operations over the mesh dims `dims` of a way: pp, dp, tp are bits 0, 1, 2. */
-double dti_comm_seconds(const dt_machine *m, const dt_way *way, uint32_t dims,
+double dti_comm_seconds(const dt_machine *m, const dt_way *way, uint32_t dims, dt_comm_kind kind,
                         const dt_comm_counter *count, bool *between);
 
 /* What a way needs at the least (bound.c): bytes of the device's memory, seconds. */

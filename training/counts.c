@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "training/counts.h"
 
+#include "dtensor/leaves.h"
+
 void dti_count_since(const dt_tape *t, dt_training_part *before, dt_training_part *sum)
 {
     const dt_op_work work = dt_tape_work(t);
@@ -13,5 +15,7 @@ void dti_count_since(const dt_tape *t, dt_training_part *before, dt_training_par
     }
     sum->work.flops += work.flops - before->work.flops;
     sum->work.bytes += work.bytes - before->work.bytes;
+    sum->seconds += dti_tape_seconds(t) - before->seconds;
     before->work = work;
+    before->seconds = dti_tape_seconds(t);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/sync.h"
 #include "dtensor/create.h"
 #include "dtensor/leaves.h"
 #include "dtensor/optimize.h"
@@ -40,14 +41,17 @@ static dt_status add(dt_optimizer *opt, dt_tape *tape, dt_tensor *g, dt_tensor *
 {
     int64_t *digits = dt_tensor_local(counters)->data;
     const dt_local *piece = dt_tensor_local(g);
+    const int64_t begun = dti_now_ns();
     dti_device *d;
 
     DT_TRY(dti_device_of(dt_mesh_runtime(opt->mesh), &d));
-    dti_tape_add_work(tape, 2.0 * (double)dti_local_count(piece),
-                      4.0 * (double)dti_local_count(piece));
-    if (digits == NULL || !dt_mesh_is_member(opt->mesh)) return DT_OK; /* or dry */
-    DT_TRY(dti_gradient_digits(d, piece->data, dti_local_count(piece), digits + at * DTI_DIGITS_N,
-                               NULL));
+    if (digits != NULL && dt_mesh_is_member(opt->mesh)) /* and not dry */
+        DT_TRY(dti_gradient_digits(d, piece->data, dti_local_count(piece),
+                                   digits + at * DTI_DIGITS_N, NULL));
+    dti_tape_add_work(
+        tape, "norm", DT_F32,
+        &(dt_op_work){ 2.0 * (double)dti_local_count(piece), 4.0 * (double)dti_local_count(piece) },
+        begun);
     return DT_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "base/numbers.h"
+#include "base/sync.h"
 #include "base/text.h"
 #include "dtensor/away.h"
 #include "dtensor/create.h"
@@ -68,7 +69,7 @@ static dt_status run_rule(dt_optimizer *opt, const dti_trained *p, const rule_st
 
 /* AdamW takes 15 operations for each element, plain descent 3, a momentum 3 more. Gradient, value
  * and state are read, the latter two written. */
-static void count_work(dt_optimizer *opt, const dti_trained *p, int64_t n)
+static void count_work(dt_optimizer *opt, const dti_trained *p, int64_t n, int64_t begun_ns)
 {
     const double flops = opt->options.rule == DT_ADAMW          ? 15
                          : dti_has(p->slots, DTI_SLOT_MOMENTUM) ? 6
@@ -76,7 +77,9 @@ static void count_work(dt_optimizer *opt, const dti_trained *p, int64_t n)
     const int n_states = __builtin_popcount(p->slots);
     const double value = 2.0 * (double)dt_dtype_size(dt_tensor_dtype(p->x));
 
-    dti_tape_add_work(opt->tape, (double)n * flops, (double)n * (4.0 + value + 8.0 * n_states));
+    dti_tape_add_work(
+        opt->tape, opt->options.rule == DT_ADAMW ? "adamw" : "sgd", dt_tensor_dtype(p->x),
+        &(dt_op_work){ (double)n * flops, (double)n * (4.0 + value + 8.0 * n_states) }, begun_ns);
 }
 
 /* The elements of `whole` that a window has state of. */
@@ -111,13 +114,14 @@ static dt_status update(dt_optimizer *opt, int64_t i, const rule_step *how)
     if (i + 1 < opt->n) dti_away_soon(opt->params[i + 1].x);
     DT_TRY_TO(done, st, open_value(p, dti_has(p->slots, DTI_SLOT_MASTER), &value));
     whole = dti_step_whole(g, value, NULL, none);
+    const int64_t begun = dti_now_ns();
     for (;;) {
         DT_TRY_TO(done, st, dti_state_next(opt, i, false, &w));
         if (w.n == 0) break;
         const dti_step_part part = part_of(opt, &whole, &w);
         DT_TRY_TO(done, st, run_rule(opt, p, how, &part));
     }
-    count_work(opt, p, whole.n);
+    count_work(opt, p, whole.n, begun);
     dt_tensor_release(&g);
     DT_TRY_TO(done, st, dti_move_into(opt->tape, value, p->x));
     DT_TRY_TO(done, st, dti_away_leave(p->x, true));

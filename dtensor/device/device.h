@@ -23,6 +23,14 @@ typedef struct dti_observer {
     void *arg;
 } dti_observer;
 
+/* Of what kernels take. A dry run asks it, others tell it: `seconds` is 0, or what the call took.
+ * Returns what is counted. */
+typedef struct dti_meter {
+    double (*took)(void *arg, const char *kernel, dt_dtype dtype, const dt_op_work *work,
+                   double seconds);
+    void *arg;
+} dti_meter;
+
 typedef struct dti_device dti_device;
 struct dti_random_fill; /* dtensor/kernels/random_fill.h */
 struct dti_upload;
@@ -106,6 +114,7 @@ struct dti_device {
     struct dti_move_cache *moves;   /* plans to reuse */
     uint32_t stamps;                /* given to records and collections of gradients so far */
     const dti_observer *observer;   /* NULL: nobody listens */
+    const dti_meter *meter;         /* NULL: nobody counts time */
     struct dti_lane *lane;          /* the rank's second pair of hands; NULL: not yet, or none */
     struct dti_job *job;            /* what the lane is to do, while it is written down */
     dti_memory *moving;             /* part of memory, where moves go on that were begun */

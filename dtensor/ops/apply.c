@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/sync.h"
 #include "dtensor/channels_internal.h"
 #include "dtensor/graph.h"
 #include "dtensor/ops/cache.h"
@@ -90,6 +91,8 @@ static dt_status infer(dti_decision *d, dt_tensor *const *in, int n, dti_op_memo
                        dti_op_made *made)
 {
     const dt_layout *want[DT_OP_MAX_IN];
+    const dti_meter *meter = in[0]->device->meter;
+    const bool dry = in[0]->device->dry;
     dt_op_shapes shapes;
     int n_extents = 0;
 
@@ -111,12 +114,15 @@ static dt_status infer(dti_decision *d, dt_tensor *const *in, int n, dti_op_memo
             if (n_extents < DTI_MEMO_EXTENTS) memo->extents[n_extents] = in[i]->shape[a];
     memo->n_extents = n_extents <= DTI_MEMO_EXTENTS ? n_extents : 0;
     count_work(d, &shapes, in, made, &memo->work);
+    memo->seconds = meter != NULL && dry ? meter->took(meter->arg, d->key.op->name,
+                                                       in[0]->local.dtype, &memo->work, 0)
+                                         : 0;
     return DT_OK;
 }
 
 /* The results' shapes; the memo that has them is counted on the tape. */
 static dt_status shapes_of(dt_tape *t, dti_decision *d, dt_tensor *const *in, int n,
-                           const dti_op_made **out)
+                           const dti_op_memo **memo, const dti_op_made **out)
 {
     const int n_out = (int)d->key.n_out;
     int k = 0;
@@ -130,6 +136,8 @@ static dt_status shapes_of(dt_tape *t, dti_decision *d, dt_tensor *const *in, in
     }
     t->work.flops += d->memo[k].work.flops;
     t->work.bytes += d->memo[k].work.bytes;
+    t->seconds += d->memo[k].seconds;
+    *memo = &d->memo[k];
     *out = d->made + k * n_out;
     return DT_OK;
 }
@@ -283,22 +291,37 @@ static bool runs_no_kernel(const dt_op *op, const dt_tensor *x)
     return (op->flags & DT_OP_VIEW) != 0 || x->device->dry || !dt_mesh_is_member(x->mesh);
 }
 
+/* A call that is no dry one, for the device's meter. */
+static void tell(dt_tape *t, const dt_op *op, const dt_tensor *x, const dt_op_work *work,
+                 int64_t begun_ns)
+{
+    const dti_meter *m = x->device->meter;
+
+    if (m == NULL || x->device->dry) return;
+    t->seconds +=
+        m->took(m->arg, op->name, x->local.dtype, work, (double)(dti_now_ns() - begun_ns) * 1e-9);
+}
+
 /* out[] is NULL before; after an error the caller releases what is there. */
 static dt_status apply(dt_tape *t, const dt_op *op, const void *attr, int n, dt_tensor **in,
                        int n_out, dt_tensor **out)
 {
     const dti_op_made *made = NULL;
+    const dti_op_memo *memo = NULL;
     dti_decision *d = NULL;
     dti_op_key key;
+    int64_t begun = 0;
 
     DT_TRY(check_meshes(op, n, in));
     DT_TRY(make_key(op, attr, n, in, n_out, &key));
     DT_TRY(look_up(t, &key, in, n, &d));
-    DT_TRY(shapes_of(t, d, in, n, &made));
+    DT_TRY(shapes_of(t, d, in, n, &memo, &made));
     if (d->wants_moves) DT_TRY(move_operands(t, op, d->in_want, n, in));
     for (int r = 0; r < n_out; r++) DT_TRY(make_result(d, made, r, in, n, &out[r]));
     if ((op->flags & DT_OP_INPLACE_LAST) != 0) dti_tensor_begin_write(in[n - 1]);
+    if (in[0]->device->meter != NULL) begun = dti_now_ns();
     if (!runs_no_kernel(op, in[0])) DT_TRY(run_kernel(op, attr, n, in, n_out, out));
+    tell(t, op, in[0], &memo->work, begun);
     if (in[0]->device->channels != NULL) dti_channels_look(in[0]->device->channels);
     if (dti_graph_listens(t->graph)) DT_TRY(dti_graph_row(t, op, attr, n, in, n_out, out));
     return DT_OK;

@@ -25,6 +25,7 @@ typedef struct dti_op_memo {
     int n_extents; /* 0: empty */
     int64_t extents[DTI_MEMO_EXTENTS];
     dt_op_work work;
+    double seconds; /* of a dry device with a meter */
 } dti_op_memo;
 
 /* The shape of a result that belongs to a memo. */

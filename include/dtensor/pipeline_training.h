@@ -85,6 +85,7 @@ DT_API void dt_pipeline_release(dt_pipeline **pipeline); /* accepts NULL; sets i
 typedef struct dt_training_part {
     dt_comm_counter comm[DT_N_COMM_KINDS];
     dt_op_work work;
+    double seconds; /* of kernels, of a dry step that was told what they take; else 0 */
 } dt_training_part;
 
 /* What a run came to. */

@@ -42,15 +42,45 @@ typedef enum dt_figure_kind {
     DT_FIGURE_BETWEEN_BANDWIDTH, /* of a node, which its devices share */
     DT_FIGURE_HOST_BANDWIDTH,    /* between a device and its host; between a node and its disk */
     DT_FIGURE_DISK_BANDWIDTH,
+    /* Measured alone: what a call of an operator takes besides its kernel, and by how much a second
+     * of communication beside passes slows these down, from 0 to 1 */
+    DT_FIGURE_CALL_SECONDS,
+    DT_FIGURE_OVERLAP_COST,
     DT_N_FIGURES
 } dt_figure_kind;
+
+enum { DT_KERNEL_BYTES = 32, DT_MAX_RATES = 384, DT_MAX_LINKS = 48, DT_DATE_BYTES = 16 };
+
+/* What a call of a kernel was measured to take, on a rank while the others do the same. */
+typedef struct dt_rate {
+    char kernel[DT_KERNEL_BYTES]; /* an operator, "linear", or "adamw", "sgd", "norm" */
+    dt_dtype dtype;               /* of its first operand */
+    double flops, bytes;          /* of the call */
+    double seconds;
+} dt_rate;
+
+/* What a collective was measured to take among so many ranks: latency of a call + bytes that a rank
+ * receives / bandwidth. */
+typedef struct dt_link_rate {
+    dt_comm_kind kind;
+    int ranks;
+    bool between; /* nodes, of each of which one rank takes part; else within one */
+    double latency, bandwidth;
+} dt_link_rate;
 
 /* Nodes of devices that are all alike. */
 typedef struct dt_machine {
     char name[DT_MACHINE_NAME_BYTES];
     bool gpus; /* devices are GPUs with memory of their own; else cores */
     int nodes, devices_per_node;
+    int cores;   /* of a node, where devices are ranks that share them; 0: each has its own */
+    int threads; /* of each rank; 0: not said */
     dt_figure figure[DT_N_FIGURES];
+    /* What dt_machine_calibrate() has found, on what and when; "" and nothing: it did not. */
+    char processor[DT_MACHINE_NAME_BYTES], version[DT_KERNEL_BYTES], date[DT_DATE_BYTES];
+    dt_rate rate[DT_MAX_RATES];      /* [n_rates] */
+    dt_link_rate link[DT_MAX_LINKS]; /* [n_links] */
+    int n_rates, n_links;
 } dt_machine;
 
 /** "inside_bandwidth": what files call a figure. Not collective. Errors: none; NULL of a number

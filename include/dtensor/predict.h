@@ -127,17 +127,24 @@ typedef struct dt_training_cost {
     int n_traffic;
 } dt_training_cost;
 
+/* What a kernel takes, in seconds: of the operator of that name, or "adamw", "sgd", "norm", whose
+ * first operand is of `dtype`, for so much work. */
+typedef double (*dt_kernel_seconds)(void *arg, const char *kernel, dt_dtype dtype,
+                                    const dt_op_work *work);
+
 typedef struct dt_step_options {
     size_t size;                           /* sizeof(dt_step_options) */
     const dt_loss_options *loss;           /* how blocks and the head are run; NULL: defaults */
     const dt_optimizer_options *optimizer; /* NULL: dt_gradients_settle() in its place */
     int64_t microbatches;                  /* passes that the batch is divided into; 1 */
     dt_pipeline_schedule *schedule;        /* of a model in stages, with an optimizer; NULL: none */
+    dt_kernel_seconds seconds; /* added up in dt_training_part.seconds; NULL: nothing is */
+    void *seconds_arg;
 } dt_step_options;
 
-#define DT_STEP_OPTIONS_INIT                         \
-    {                                                \
-        sizeof(dt_step_options), NULL, NULL, 1, NULL \
+#define DT_STEP_OPTIONS_INIT                                     \
+    {                                                            \
+        sizeof(dt_step_options), NULL, NULL, 1, NULL, NULL, NULL \
     }
 
 /**

@@ -229,6 +229,16 @@ static dt_status run_step(const dry_step *s, const dt_predict_options *o,
     return DT_OK;
 }
 
+/* A meter asks the caller. */
+static double ask(void *arg, const char *kernel, dt_dtype dtype, const dt_op_work *work,
+                  double seconds)
+{
+    const dt_step_options *step = arg;
+
+    (void)seconds;
+    return step->seconds(step->seconds_arg, kernel, dtype, work);
+}
+
 static dt_status measure_step(const dry_step *s, const dt_predict_options *o,
                               const dt_step_options *step, dt_training_cost *out)
 {
@@ -253,7 +263,9 @@ dt_status dt_predict_training(dt_runtime *rt, const char *dir, const dt_predict_
 {
     dt_predict_options own = DT_PREDICT_OPTIONS_INIT, *const o = &own;
     dt_step_options how = DT_STEP_OPTIONS_INIT;
+    const dti_meter meter = { ask, &how };
     dry_step s = { NULL };
+    dti_device *device;
     dt_status st = DT_OK;
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
@@ -268,6 +280,8 @@ dt_status dt_predict_training(dt_runtime *rt, const char *dir, const dt_predict_
     s.options = o;
     s.step = &how;
     DT_TRY_TO(done, st, open_step(rt, dir, o, rank, how.optimizer, &s));
+    DT_TRY_TO(done, st, dti_device_of(s.rt, &device));
+    if (how.seconds != NULL) device->meter = &meter;
     DT_TRY_TO(done, st, open_pipeline(&s));
     if (dti_layers_gather(dt_model_layers(s.model))) { /* ahead of its turn, from the second on */
         dt_training_cost first = { 0 };

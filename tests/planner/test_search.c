@@ -98,6 +98,26 @@ DT_TEST(search, nothing_is_faster_than_what_is_found)
     compare_all(&small, 2, bytes, 2);
 }
 
+/* Four ranks on two cores, with kernels and links that were measured. */
+DT_TEST(search, nothing_is_faster_on_a_machine_that_was_measured)
+{
+    dt_machine m = test_machine(1, 4, 1e6, 1e8, 1e7);
+    char folder[DT_TEST_PATH_BYTES];
+
+    m.cores = 2;
+    m.figure[DT_FIGURE_EFFICIENCY].value = 1;
+    m.figure[DT_FIGURE_CALL_SECONDS].value = 1e-6;
+    m.figure[DT_FIGURE_OVERLAP_COST].value = 0.5;
+    m.rate[m.n_rates++] = (dt_rate){ "linear", DT_F32, 1e6, 1e5, 2e-5 };
+    m.rate[m.n_rates++] = (dt_rate){ "linear", DT_F32, 1e8, 1e6, 1.1e-3 };
+    m.rate[m.n_rates++] = (dt_rate){ "attention", DT_F32, 1e6, 1e4, 5e-5 };
+    m.rate[m.n_rates++] = (dt_rate){ "add", DT_F32, 1e4, 1e5, 1e-6 };
+    m.link[m.n_links++] = (dt_link_rate){ DT_COMM_ALL_REDUCE, 2, false, 1e-5, 2e8 };
+    m.link[m.n_links++] = (dt_link_rate){ DT_COMM_SEND, 2, false, 3e-5, 1e8 };
+    test_model_write(&small, folder);
+    compare(folder, &m, 8);
+}
+
 /* 2 models, 1 to 8 ranks on 1 and 2 nodes, 5 memories, 3 links, 2 batches: 420. */
 DT_TEST(search, nothing_is_faster_than_what_is_found_in_many_cases)
 {

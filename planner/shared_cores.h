@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pipelines whose ranks are more than the cores that they run on. */
+#ifndef DTI_PLANNER_SHARED_CORES_H
+#define DTI_PLANNER_SHARED_CORES_H
+
+#include <dtensor/pipeline.h>
+
+/* Of a microbatch, by stage: seconds of a core there and back (I and W: half of it each), and what
+ * follows each of them without one. */
+typedef struct dti_shared_work {
+    const double *f, *b, *f_wait, *b_wait; /* [n_stages] */
+    double message;                        /* from one rank to another */
+    double cores;                          /* for all ranks of the pipeline */
+} dti_shared_work;
+
+/* When the last action has ended. */
+dt_status dti_shared_makespan(const dt_pipeline_schedule *s, const dti_shared_work *work,
+                              double *out) DT_MUST_USE;
+
+#endif
