@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/error.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/io_status.h"
 #include "base/text.h"
 
 /* The one per-thread state of the library. */
@@ -54,12 +56,14 @@ dt_status dti_error_frame(dt_status code, const char *func, const char *file, in
 static void begin_record(dt_status code, const char *fmt, va_list args)
 {
     dt_error *e = &record.error;
+    const int kept = errno; /* DT_FAIL() looks at its code twice, and that may be of errno */
 
     format(e->message, sizeof e->message, fmt, args);
     memcpy(e->where, record.where, sizeof e->where);
     e->code = code;
     e->rank = record.rank_plus_one - 1;
     e->n_frames = 0;
+    errno = kept;
 }
 
 dt_status dt_fail_at(dt_status code, const char *func, const char *file, int line, const char *fmt,
@@ -86,6 +90,11 @@ dt_status dt_fail(dt_status code, const char *fmt, ...)
     begin_record(code, fmt, args);
     va_end(args);
     return code;
+}
+
+dt_status dti_io_status(int error)
+{
+    return error == ENOMEM || error == EMFILE || error == ENFILE ? DT_ERR_MEMORY : DT_ERR_IO;
 }
 
 void dti_error_prefix(const char *fmt, ...)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "base/text.h"
 #include "cli/option_file.h"
 #include "cli/outputs.h"
@@ -53,7 +54,7 @@ static dt_status read_run(const char *folder, cli_run *run)
     *run = (cli_run){ .folder = folder };
     DT_TRY(read_object(folder, CLI_RUN_OPTIONS, &run->options));
     DT_TRY(cli_run_path(folder, CLI_METRICS, path));
-    DT_CHECK(access(folder, F_OK) == 0, DT_ERR_IO, "%s: %s", folder, strerror(errno));
+    DT_CHECK(access(folder, F_OK) == 0, dti_io_status(errno), "%s: %s", folder, strerror(errno));
     DT_CHECK(run->options != NULL || access(path, F_OK) == 0, DT_ERR_ARG,
              "%s: it holds no run, neither " CLI_RUN_OPTIONS " nor " CLI_METRICS
              " of \"dtensor train\"",

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "cli/interrupts.h"
 
 enum { READ_BYTES = 1 << 12, MAX_LINE_BYTES = 1 << 24, POLL_MS = 100 };
@@ -38,7 +39,8 @@ static dt_status read_more(cli_conversation *t)
              "standard input: a line has more than %d bytes", MAX_LINE_BYTES);
     DT_TRY(dti_grow((void **)&t->input, &t->room_input, t->n_input + READ_BYTES, 1));
     got = read(STDIN_FILENO, t->input + t->n_input, READ_BYTES);
-    DT_CHECK(got >= 0 || errno == EINTR, DT_ERR_IO, "standard input: %s", strerror(errno));
+    DT_CHECK(got >= 0 || errno == EINTR, dti_io_status(errno), "standard input: %s",
+             strerror(errno));
     if (got == 0) t->ended = true;
     if (got > 0) t->n_input += (size_t)got;
     return DT_OK;

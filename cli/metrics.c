@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "cli/print_report.h"
 #include "cli/run_folder.h"
 
@@ -66,7 +67,7 @@ dt_status cli_metrics_read(const char *path, cli_metric **list, size_t *n,
     *list = NULL;
     *n = 0;
     *faults = (cli_metrics_faults){ .torn = false };
-    DT_CHECK(f != NULL, DT_ERR_IO, "%s: %s", path, strerror(errno));
+    DT_CHECK(f != NULL, dti_io_status(errno), "%s: %s", path, strerror(errno));
     while ((got = getline(&line, &line_room, f)) > 0) {
         number++;
         faults->torn = line[got - 1] != '\n';
@@ -95,7 +96,7 @@ static dt_status find_end(cli_metrics *m, int64_t after, cli_metric *last)
     cli_metric metric;
     ssize_t got;
 
-    DT_CHECK(f != NULL, DT_ERR_IO, "%s: %s", m->path, strerror(errno));
+    DT_CHECK(f != NULL, dti_io_status(errno), "%s: %s", m->path, strerror(errno));
     while ((got = getline(&line, &room, f)) > 0 && line[got - 1] == '\n') {
         const bool whole = parse_line(line, (size_t)got, &metric) == DT_OK;
         if (whole && metric.step > after) break;
@@ -123,13 +124,13 @@ dt_status cli_metrics_open(const char *run, int64_t after, cli_metric *last, cli
     if (m->file < 0) {
         const int error = errno;
         dti_free(m);
-        DT_FAIL(DT_ERR_IO, "%s/" CLI_METRICS ": %s", run, strerror(error));
+        DT_FAIL(dti_io_status(error), "%s/" CLI_METRICS ": %s", run, strerror(error));
     }
     if (after > 0) st = find_end(m, after, last);
     if (st == DT_OK && ftruncate(m->file, m->end) != 0) {
         const int error = errno;
         cli_metrics_close(&m);
-        DT_FAIL(DT_ERR_IO, "%s/" CLI_METRICS ": %s", run, strerror(error));
+        DT_FAIL(dti_io_status(error), "%s/" CLI_METRICS ": %s", run, strerror(error));
     }
     if (st != DT_OK) cli_metrics_close(&m);
     DT_TRY(st);

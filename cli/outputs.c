@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "cli/metrics.h"
 #include "cli/option_file.h"
 #include "cli/option_rows.h"
@@ -208,8 +209,8 @@ dt_status cli_check_place(const char *option, const char *path, const cli_args *
     struct stat about;
 
     DT_TRY(parent_of(option, path, parent));
-    DT_CHECK(access(parent, W_OK | X_OK) == 0, DT_ERR_IO, "%s: %s cannot be made in %s: %s", option,
-             path, parent, strerror(errno));
+    DT_CHECK(access(parent, W_OK | X_OK) == 0, dti_io_status(errno),
+             "%s: %s cannot be made in %s: %s", option, path, parent, strerror(errno));
     DT_TRY(cli_check_output(option, path, args));
     if (lstat(path, &about) != 0) return DT_OK;
     if (cli_check_file(path) != DT_OK) { /* a link to nothing neither */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/print_report.h"
+#include "base/io_status.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -185,7 +186,8 @@ dt_status cli_flush(void)
 
     DT_CHECK((failed == 0 && !ferror(stdout)) || errno != ETIMEDOUT, DT_ERR_IO,
              "standard output: its reader took nothing for longer than DTENSOR_TIMEOUT_MS allows");
-    DT_CHECK(failed == 0 && !ferror(stdout), DT_ERR_IO, "standard output: %s", strerror(errno));
+    DT_CHECK(failed == 0 && !ferror(stdout), dti_io_status(errno), "standard output: %s",
+             strerror(errno));
     return DT_OK;
 }
 

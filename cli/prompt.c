@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/io_status.h"
 #include "base/numbers.h"
 #include "cli/print_report.h"
 
@@ -113,7 +114,7 @@ static dt_status read_stream(FILE *f, const char *option, const char *path, char
         DT_CHECK(*bytes <= MAX_FILE_BYTES, DT_ERR_IO, "%s: %s has more than %d bytes", option, path,
                  MAX_FILE_BYTES);
     } while (got == READ_BYTES);
-    DT_CHECK(!ferror(f), DT_ERR_IO, "%s: %s: %s", option, path, strerror(errno));
+    DT_CHECK(!ferror(f), dti_io_status(errno), "%s: %s: %s", option, path, strerror(errno));
     return DT_OK;
 }
 
@@ -135,7 +136,7 @@ static dt_status read_file(const char *option, const char *path, char **text, si
 
     DT_CHECK(!standard || dt_launch_size() == 1, DT_ERR_ARG,
              "%s: launchers give standard input to one process only; name a file", option);
-    DT_CHECK(f != NULL, DT_ERR_IO, "%s: %s: %s", option, path, strerror(errno));
+    DT_CHECK(f != NULL, dti_io_status(errno), "%s: %s: %s", option, path, strerror(errno));
     st = read_stream(f, option, standard ? "standard input" : path, text, bytes);
     if (!standard) (void)fclose(f);
     DT_TRY(st);

@@ -15,6 +15,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "base/text.h"
 #include "cli/metrics.h"
 #include "cli/option_file.h"
@@ -50,7 +51,7 @@ dt_status cli_check_file(const char *path)
 {
     struct stat about;
 
-    DT_CHECK(stat(path, &about) == 0, DT_ERR_IO, "%s: %s", path, strerror(errno));
+    DT_CHECK(stat(path, &about) == 0, dti_io_status(errno), "%s: %s", path, strerror(errno));
     DT_CHECK(S_ISREG(about.st_mode), DT_ERR_IO, "%s: is %s, not a file", path,
              S_ISDIR(about.st_mode) ? "a folder" : "a device or pipe");
     return DT_OK;
@@ -74,7 +75,7 @@ static dt_status check_contents(const char *run)
     DIR *folder = opendir(run);
     bool other = false, model = false;
 
-    DT_CHECK(folder != NULL, DT_ERR_IO, "--output: %s: %s", run, strerror(errno));
+    DT_CHECK(folder != NULL, dti_io_status(errno), "--output: %s: %s", run, strerror(errno));
     while ((item = readdir(folder)) != NULL) {
         other = other || strcmp(item->d_name, CLI_RUN_OPTIONS) == 0 ||
                 strcmp(item->d_name, CLI_METRICS) == 0 || strcmp(item->d_name, "latest") == 0 ||
@@ -119,7 +120,7 @@ dt_status cli_run_check(const char *run, bool resume)
     DT_TRY(parent_of(run, parent));
     if (stat(run, &about) == 0) {
         DT_CHECK(S_ISDIR(about.st_mode), DT_ERR_ARG, "--output: %s is no folder", run);
-        DT_CHECK(access(run, W_OK | X_OK) == 0, DT_ERR_IO, "--output: %s: %s", run,
+        DT_CHECK(access(run, W_OK | X_OK) == 0, dti_io_status(errno), "--output: %s: %s", run,
                  strerror(errno));
         DT_CHECK(!cli_run_is_busy(run), DT_ERR_IO,
                  "--output: %s: another run is writing into this folder; choose another one, or "
@@ -134,10 +135,10 @@ dt_status cli_run_check(const char *run, bool resume)
         return DT_OK;
     }
     error = errno;
-    DT_CHECK(error == ENOENT, DT_ERR_IO, "--output: %s: %s", run, strerror(error));
+    DT_CHECK(error == ENOENT, dti_io_status(error), "--output: %s: %s", run, strerror(error));
     DT_CHECK(lstat(run, &about) != 0, DT_ERR_ARG, "--output: %s is a link to nothing", run);
-    DT_CHECK(access(parent, W_OK | X_OK) == 0, DT_ERR_IO, "--output: %s cannot be made in %s: %s",
-             run, parent, strerror(errno));
+    DT_CHECK(access(parent, W_OK | X_OK) == 0, dti_io_status(errno),
+             "--output: %s cannot be made in %s: %s", run, parent, strerror(errno));
     return DT_OK;
 }
 
@@ -181,7 +182,7 @@ dt_status cli_read_json(const char *path, json_t **out)
     int error;
 
     *out = NULL;
-    DT_CHECK(f != NULL, DT_ERR_IO, "%s: %s", path, strerror(errno));
+    DT_CHECK(f != NULL, dti_io_status(errno), "%s: %s", path, strerror(errno));
     if (fstat(fileno(f), &about) == 0 && S_ISDIR(about.st_mode)) {
         (void)fclose(f);
         DT_FAIL(DT_ERR_IO, "%s: is a folder, not a file", path);
@@ -189,7 +190,7 @@ dt_status cli_read_json(const char *path, json_t **out)
     *out = json_loadf(f, JSON_REJECT_DUPLICATES, &why);
     error = ferror(f) ? errno : 0;
     (void)fclose(f);
-    DT_CHECK(*out != NULL || error == 0, DT_ERR_IO, "%s: %s", path, strerror(error));
+    DT_CHECK(*out != NULL || error == 0, dti_io_status(error), "%s: %s", path, strerror(error));
     DT_CHECK(*out != NULL || json_error_code(&why) != json_error_out_of_memory, DT_ERR_MEMORY,
              "%s: does not fit into memory", path);
     DT_CHECK(*out != NULL, DT_ERR_FORMAT, "%s: line %d: %s", path, why.line, why.text);
@@ -203,8 +204,8 @@ dt_status cli_read_json(const char *path, json_t **out)
 
 dt_status cli_run_make(const char *run)
 {
-    DT_CHECK(mkdir(run, 0777) == 0 || errno == EEXIST, DT_ERR_IO, "--output: %s: %s", run,
-             strerror(errno));
+    DT_CHECK(mkdir(run, 0777) == 0 || errno == EEXIST, dti_io_status(errno), "--output: %s: %s",
+             run, strerror(errno));
     return DT_OK;
 }
 
@@ -239,12 +240,12 @@ dt_status cli_write_text(const char *path, const char *text, size_t n)
         file = open(other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (file < 0) error = errno;
     }
-    DT_CHECK(file >= 0, DT_ERR_IO, "%s: %s", path, strerror(error));
+    DT_CHECK(file >= 0, dti_io_status(error), "%s: %s", path, strerror(error));
     error = write_all(file, text, n);
     if (close(file) != 0 && error == 0) error = errno;
     if (error == 0 && rename(other, path) != 0) error = errno;
     if (error != 0) (void)unlink(other);
-    DT_CHECK(error == 0, DT_ERR_IO, "%s: %s", path, strerror(error));
+    DT_CHECK(error == 0, dti_io_status(error), "%s: %s", path, strerror(error));
     return DT_OK;
 }
 
@@ -277,6 +278,6 @@ dt_status cli_run_point(const char *run, const char *name)
         error = errno;
         (void)unlink(other);
     }
-    DT_CHECK(error == 0, DT_ERR_IO, "%s: %s", path, strerror(error));
+    DT_CHECK(error == 0, dti_io_status(error), "%s: %s", path, strerror(error));
     return DT_OK;
 }

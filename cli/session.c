@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "base/numbers.h"
 #include "base/text.h"
 #include "cli/load_modules.h"
@@ -127,7 +128,7 @@ dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *l
     if (strpbrk(args->plan, "./") == NULL && access(args->plan, F_OK) != 0) {
         const int error = errno;
         /* which architectures of modules have, only ranks know */
-        DT_CHECK(is_plan_name(args->plan) || args->load.n > 0, DT_ERR_IO,
+        DT_CHECK(is_plan_name(args->plan) || args->load.n > 0, dti_io_status(error),
                  "--plan: %s: %s; it takes a file, auto, built-in, or the name of a plan that the "
                  "architecture has, as nemo",
                  args->plan, strerror(error));
@@ -305,7 +306,7 @@ dt_status cli_check_offload(const char *option, const char *where)
     char label[DT_ERROR_MESSAGE_BYTES];
 
     if (where == NULL || strcmp(where, "host") == 0) return DT_OK;
-    DT_CHECK(access(where, W_OK | X_OK) == 0, DT_ERR_IO,
+    DT_CHECK(access(where, W_OK | X_OK) == 0, dti_io_status(errno),
              "%s: %s: %s; name a folder that files can be made in, or \"host\" beside a GPU",
              option, dti_printable(where, label, sizeof label), strerror(errno));
     return DT_OK;

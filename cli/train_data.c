@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "cli/make_tokens.h"
@@ -36,10 +37,10 @@ static dt_status hash_file(const char *path, uint64_t *hash)
 
     DT_TRY(cli_check_file(path));
     f = fopen(path, "rb");
-    DT_CHECK(f != NULL, DT_ERR_IO, "%s: %s", path, strerror(errno));
+    DT_CHECK(f != NULL, dti_io_status(errno), "%s: %s", path, strerror(errno));
     DT_TRY_TO(done, st, dti_alloc(BLOCK_BYTES, (void **)&block));
     while ((n = fread(block, 1, BLOCK_BYTES, f)) > 0) *hash = dti_hash_bytes(*hash, block, n);
-    DT_CHECK_TO(done, st, !ferror(f), DT_ERR_IO, "%s: %s", path, strerror(errno));
+    DT_CHECK_TO(done, st, !ferror(f), dti_io_status(errno), "%s: %s", path, strerror(errno));
 done:
     dti_free(block);
     (void)fclose(f);
@@ -122,14 +123,14 @@ done:
     return st;
 }
 
-/* Of an error: it names a file of the run's folder, and is no fault of what was given. */
+/* Of an error: it names the run's folder or a file of it, and is no fault of what was given. */
 static bool is_of_run(const cli_run_of *run)
 {
     const char *said = dt_last_error()->message;
     size_t n = strlen(run->folder);
 
     while (n > 1 && run->folder[n - 1] == '/') n--;
-    return strncmp(said, run->folder, n) == 0 && said[n] == '/';
+    return strncmp(said, run->folder, n) == 0 && (said[n] == '/' || said[n] == ':');
 }
 
 /* A text is gone that the run has tokens of: the error, and which these are. */
@@ -146,9 +147,10 @@ static dt_status refuse_lost(const cli_run_of *run, const char *what, int i, con
             cli_run_path(run->folder, item->d_name, kept) != DT_OK)
             kept[0] = '\0';
     if (folder != NULL) (void)closedir(folder);
-    DT_CHECK(kept[0] != '\0', DT_ERR_IO, "%s: %s", text, strerror(error));
-    DT_FAIL(DT_ERR_IO, "%s: %s; the run has tokens that it made of this option's text: give it %s",
-            text, strerror(error), kept);
+    DT_CHECK(kept[0] != '\0', dti_io_status(error), "%s: %s", text, strerror(error));
+    DT_FAIL(dti_io_status(error),
+            "%s: %s; the run has tokens that it made of this option's text: give it %s", text,
+            strerror(error), kept);
 }
 
 static dt_status find(cli_run_of *run, const char *option, const char *what, int i,

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "base/text.h"
@@ -61,7 +62,7 @@ static dt_status take_bytes(void *arg, size_t bytes, void **out)
     const int error = posix_fallocate(a->fd, (off_t)a->end, (off_t)mapped);
     char text[DTI_NUMBER_BYTES], *at;
 
-    DT_CHECK(error == 0, DT_ERR_IO, "%s: no space for %s of parameters: %s", a->label,
+    DT_CHECK(error == 0, dti_io_status(error), "%s: no space for %s of parameters: %s", a->label,
              dti_bytes_text((int64_t)mapped, text), strerror(error));
     at = mmap(NULL, a->page + mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     DT_CHECK(at != MAP_FAILED, DT_ERR_MEMORY, "no addresses for %s of parameters",
@@ -71,7 +72,7 @@ static dt_status take_bytes(void *arg, size_t bytes, void **out)
         MAP_FAILED) {
         (void)munmap(at, a->page + mapped);
         *out = NULL;
-        DT_FAIL(DT_ERR_IO, "%s: cannot be mapped: %s", a->label, strerror(errno));
+        DT_FAIL(dti_io_status(errno), "%s: cannot be mapped: %s", a->label, strerror(errno));
     }
     *(block *)(void *)at = (block){ .at = a->end, .bytes = bytes, .mapped = mapped };
     a->end += (int64_t)mapped;
@@ -241,8 +242,8 @@ bool dti_away_write(const dt_tensor *x, int64_t at, const void *from, size_t byt
 static dt_status write_out(const dti_away *a, const block *b, unsigned how)
 {
     if (sync_file_range(a->fd, (off_t)b->at, (off_t)b->mapped, how) == 0) return DT_OK;
-    return lost(dt_fail(DT_ERR_IO, "%s: writing %zu bytes failed: %s", a->label, b->bytes,
-                        strerror(errno)));
+    return lost(dt_fail(dti_io_status(errno), "%s: writing %zu bytes failed: %s", a->label,
+                        b->bytes, strerror(errno)));
 }
 
 static void drop(const dti_away *a, block *b)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/io_status.h"
 #include "files/checkpoint_internal.h"
 #include "files/folder.h"
 #include "files/safetensors_internal.h"
@@ -46,7 +47,8 @@ dt_status dti_ckpt_check_folder(const char *folder)
     struct stat info;
 
     (void)dti_printable(folder, label, sizeof label);
-    DT_CHECK(stat(folder, &info) == 0, DT_ERR_IO, "%s: %s; %s", label, strerror(errno), what);
+    DT_CHECK(stat(folder, &info) == 0, dti_io_status(errno), "%s: %s; %s", label, strerror(errno),
+             what);
     DT_CHECK(S_ISDIR(info.st_mode), DT_ERR_IO, "%s: is no folder; %s", label, what);
     DT_CHECK(dti_folder_has(folder, "config.json"), DT_ERR_FORMAT, "%s: has no config.json; %s",
              label, what);
@@ -117,8 +119,8 @@ dt_status dti_ckpt_open_weights(const char *path, dti_ckpt **out)
     struct stat info;
 
     *out = NULL;
-    DT_CHECK(stat(path, &info) == 0, DT_ERR_IO, "%s: %s", dti_printable(path, label, sizeof label),
-             strerror(errno));
+    DT_CHECK(stat(path, &info) == 0, dti_io_status(errno), "%s: %s",
+             dti_printable(path, label, sizeof label), strerror(errno));
     DT_TRY(open_at(path, !S_ISDIR(info.st_mode), NULL, out));
     return DT_OK;
 }

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "base/memory.h"
 
 /* Linux moves at most 2^31 - 4096 bytes in one call. */
@@ -21,7 +22,7 @@ static dt_status refuse_to_open(const char *path, const char *label)
 
     if (why == EMFILE) more = " (see ulimit -n)";
     if (why == ENOENT && lstat(path, &info) == 0) more = " (it is a symbolic link to nothing)";
-    DT_FAIL(DT_ERR_IO, "%s: cannot be opened: %s%s", label, strerror(why), more);
+    DT_FAIL(dti_io_status(why), "%s: cannot be opened: %s%s", label, strerror(why), more);
 }
 
 dt_status dti_input_open(const char *path, dti_input *out)
@@ -35,7 +36,7 @@ dt_status dti_input_open(const char *path, dti_input *out)
     /* Without O_NONBLOCK a named pipe would wait for a writer before it could be refused. */
     out->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (out->fd < 0) return refuse_to_open(path, out->label);
-    DT_CHECK_TO(fail, st, fstat(out->fd, &info) == 0, DT_ERR_IO, "%s: %s", out->label,
+    DT_CHECK_TO(fail, st, fstat(out->fd, &info) == 0, dti_io_status(errno), "%s: %s", out->label,
                 strerror(errno));
     DT_CHECK_TO(fail, st, S_ISREG(info.st_mode), DT_ERR_IO, "%s: is %s, not a file", out->label,
                 S_ISDIR(info.st_mode) ? "a folder" : "a device or pipe");
@@ -60,8 +61,8 @@ dt_status dti_input_read(const dti_input *in, void *to, int64_t n, int64_t at)
         const ssize_t got = in->pread(in->fd, (char *)to + done, (size_t)want, (off_t)(at + done));
 
         if (got < 0 && errno == EINTR) continue;
-        DT_CHECK(got >= 0, DT_ERR_IO, "%s: reading %lld bytes at offset %lld failed: %s", in->label,
-                 (long long)want, (long long)(at + done), strerror(errno));
+        DT_CHECK(got >= 0, dti_io_status(errno), "%s: reading %lld bytes at offset %lld failed: %s",
+                 in->label, (long long)want, (long long)(at + done), strerror(errno));
         DT_CHECK(got > 0, DT_ERR_IO,
                  "%s: ends at byte %lld but had %lld bytes when it was opened: something shortened "
                  "it while it was read",
@@ -84,7 +85,7 @@ static dt_status read_all(int fd, const char *label, int64_t max_bytes, void **b
         DT_TRY(dti_grow(bytes, &capacity, (size_t)(*n + want), 1));
         got = read(fd, (char *)*bytes + *n, (size_t)want);
         if (got < 0 && errno == EINTR) continue;
-        DT_CHECK(got >= 0, DT_ERR_IO, "%s: cannot be read: %s", label, strerror(errno));
+        DT_CHECK(got >= 0, dti_io_status(errno), "%s: cannot be read: %s", label, strerror(errno));
         *n += got;
         DT_CHECK(*n <= max_bytes, DT_ERR_FORMAT,
                  "%s: has more than %lld bytes, at most %lld are read", label, (long long)max_bytes,

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "base/memory.h"
 #include "base/numbers.h"
 
@@ -62,7 +63,8 @@ dt_status dti_mapped_check(const dti_mapped *m)
 {
     struct stat info;
 
-    DT_CHECK(fstat(m->in.fd, &info) == 0, DT_ERR_IO, "%s: %s", m->in.label, strerror(errno));
+    DT_CHECK(fstat(m->in.fd, &info) == 0, dti_io_status(errno), "%s: %s", m->in.label,
+             strerror(errno));
     DT_CHECK((int64_t)info.st_size >= m->in.bytes, DT_ERR_IO,
              "%s: has %lld bytes but had %lld when it was opened: something shortened it while it "
              "was used",

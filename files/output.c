@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "base/memory.h"
 #include "files/input.h"
 
@@ -18,7 +19,7 @@ static dt_status refuse(const char *path, const char *what)
 {
     char label[DTI_INPUT_LABEL_BYTES];
 
-    DT_FAIL(DT_ERR_IO, "%s: %s: %s", dti_printable(path, label, sizeof label), what,
+    DT_FAIL(dti_io_status(errno), "%s: %s: %s", dti_printable(path, label, sizeof label), what,
             strerror(errno));
 }
 
@@ -92,7 +93,7 @@ dt_status dti_write_at(int fd, const char *label, const void *data, size_t n, in
         const ssize_t got =
             pwrite(fd, (const char *)data + done, n - done, (off_t)(at + (int64_t)done));
         if (got < 0 && errno == EINTR) continue;
-        DT_CHECK(got >= 0, DT_ERR_IO, "%s: writing %zu bytes at offset %lld failed: %s",
+        DT_CHECK(got >= 0, dti_io_status(errno), "%s: writing %zu bytes at offset %lld failed: %s",
                  dti_printable(label, shown, sizeof shown), n - done,
                  (long long)(at + (int64_t)done), strerror(errno));
         done += (size_t)got;
@@ -127,7 +128,7 @@ dt_status dti_folder_sync(const char *dir)
     const int why = errno;
 
     if (fd >= 0) (void)close(fd);
-    DT_CHECK(kept, DT_ERR_IO, "%s: its names cannot be kept: %s",
+    DT_CHECK(kept, dti_io_status(why), "%s: its names cannot be kept: %s",
              dti_printable(dir, label, sizeof label), strerror(why));
     return DT_OK;
 }

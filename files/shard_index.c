@@ -10,6 +10,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "base/io_status.h"
 #include "base/memory.h"
 #include "files/checkpoint_internal.h"
 #include "files/folder.h"
@@ -281,7 +282,7 @@ dt_status dti_ckpt_no_weights(const char *folder)
     DIR *dir = opendir(folder);
 
     (void)dti_printable(folder, label, sizeof label);
-    DT_CHECK(dir != NULL, DT_ERR_IO, "%s: %s", label, strerror(errno));
+    DT_CHECK(dir != NULL, dti_io_status(errno), "%s: %s", label, strerror(errno));
     while ((item = readdir(dir)) != NULL) best = look_at(item->d_name, best, found);
     (void)closedir(dir);
     DT_CHECK(best < DT_COUNT(other_weights), DT_ERR_FORMAT,

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "mesh/comm/comm.h"
-#include "mesh/runtime.h"
+#include "mesh/runtime_internal.h"
 
 /* On its way to the other ranks. */
 typedef struct verdict {
@@ -33,17 +33,23 @@ static verdict verdict_of(dt_status mine)
     return v;
 }
 
-dt_status dti_first_says(dt_mesh *mesh, dt_status mine)
+dt_status dti_first_of_comm_says(dti_comm *comm, bool first, dt_status mine)
 {
     verdict v = { DT_OK, 0, "" };
+
+    if (first) v = verdict_of(mine);
+    DT_TRY(dti_broadcast(comm, &v, (int64_t)sizeof v, DT_U8, 0));
+    if (first) return mine;
+    return v.status == DT_OK ? DT_OK : pass_on(&v, "the first rank");
+}
+
+dt_status dti_first_says(dt_mesh *mesh, dt_status mine)
+{
     dti_comm *comm;
 
     if (dt_mesh_n_ranks(mesh) == 1) return mine;
-    if (dti_mesh_place(mesh) == 0) v = verdict_of(mine);
     DT_TRY(dti_mesh_comm(mesh, (1u << dt_mesh_n_dims(mesh)) - 1, &comm));
-    DT_TRY(dti_broadcast(comm, &v, (int64_t)sizeof v, DT_U8, 0));
-    if (dti_mesh_place(mesh) == 0) return mine;
-    return v.status == DT_OK ? DT_OK : pass_on(&v, "the first rank of the mesh");
+    return dti_first_of_comm_says(comm, dti_mesh_place(mesh) == 0, mine);
 }
 
 /* The message is sent when somebody has one. */

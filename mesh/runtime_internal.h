@@ -93,4 +93,7 @@ void dti_runtime_destroy(dt_runtime **runtime);
 dt_status dti_runtime_comm(dt_runtime *rt, const int *world_ranks, int n, const char *name,
                            dti_comm **out) DT_MUST_USE;
 
+/* dti_first_says() among the ranks of a communicator. */
+dt_status dti_first_of_comm_says(dti_comm *comm, bool first, dt_status mine) DT_MUST_USE;
+
 #endif

@@ -181,7 +181,6 @@ dt_status dt_timeline_write(dt_runtime *rt, const char *path)
 {
     dt_status st = DT_OK, written = DT_OK;
     char *text = NULL;
-    int32_t code;
     int64_t n, base;
 
     DT_CHECK(rt != NULL && path != NULL, DT_ERR_ARG, "rt or path is NULL");
@@ -194,13 +193,7 @@ dt_status dt_timeline_write(dt_runtime *rt, const char *path)
         DT_TRY_TO(done, st, message(rt->world, DTI_COMM_SEND, 0, &n, sizeof n));
         DT_TRY_TO(done, st, message(rt->world, DTI_COMM_SEND, 0, text, n));
     }
-    code = (int32_t)written;
-    DT_TRY_TO(done, st, dti_broadcast(rt->world, &code, 1, DT_I32, 0));
-    if (rt->rank == 0)
-        st = written;
-    else
-        DT_CHECK_TO(done, st, code == DT_OK, (dt_status)code, "rank 0 could not write \"%s\"",
-                    path);
+    st = dti_first_of_comm_says(rt->world, rt->rank == 0, written);
 done:
     dti_free(text);
     return st;

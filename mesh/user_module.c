@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/io_status.h"
 #include "base/memory.h"
 #include "base/text.h"
 
@@ -52,7 +53,7 @@ static dt_status check_whole(const char *path, const char *label, int64_t bytes)
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     uint64_t needed;
 
-    DT_CHECK(fd >= 0, DT_ERR_IO, "%s: %s", label, strerror(errno));
+    DT_CHECK(fd >= 0, dti_io_status(errno), "%s: %s", label, strerror(errno));
     needed = bytes_needed(fd);
     (void)close(fd);
     DT_CHECK(needed <= (uint64_t)bytes, DT_ERR_IO,

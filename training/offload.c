@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "base/text.h"
@@ -148,8 +149,8 @@ static dt_status make_file(dti_offload *o)
     (void)dti_printable(o->dir, o->label, sizeof o->label);
     DT_TRY(dti_output_nameless(o->dir, dt_runtime_rank(o->rt), &o->fd));
     error = posix_fallocate(o->fd, 0, (off_t)dti_max(o->stored_bytes, PAGE));
-    DT_CHECK(error == 0, DT_ERR_IO, "%s: no space for %s of optimizer state: %s", o->label,
-             dti_bytes_text(o->stored_bytes, text), strerror(error));
+    DT_CHECK(error == 0, dti_io_status(error), "%s: no space for %s of optimizer state: %s",
+             o->label, dti_bytes_text(o->stored_bytes, text), strerror(error));
     return DT_OK;
 }
 
@@ -232,9 +233,9 @@ static dt_status read_window(const dti_offload *o, int64_t window, char *to)
     for (int64_t done = 0; done < p.bytes;) {
         const ssize_t got = pread(o->fd, to + done, (size_t)(p.bytes - done), (off_t)(p.at + done));
         if (got < 0 && errno == EINTR) continue;
-        DT_CHECK(got > 0, DT_ERR_IO, "%s: reading %lld bytes of optimizer state failed: %s",
-                 o->label, (long long)(p.bytes - done),
-                 got < 0 ? strerror(errno) : "the file ends");
+        DT_CHECK(got > 0, dti_io_status(errno),
+                 "%s: reading %lld bytes of optimizer state failed: %s", o->label,
+                 (long long)(p.bytes - done), got < 0 ? strerror(errno) : "the file ends");
         done += got;
     }
     DT_CHECK(!o->sums[window].known ||

@@ -4,6 +4,8 @@
 #include "files/open_files.h"
 
 #include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/support/dt_test.h"
@@ -45,4 +47,26 @@ DT_TEST(open_files, one_that_is_opened_again_takes_the_place_of_another)
     DT_ASSERT_EQ_INT(dti_open_files_count(all), MOST);
     for (int i = 0; i < FILES; i++) dti_open_file_remove(&file[i]);
     DT_ASSERT_EQ_INT(dti_open_files_count(all), 0);
+}
+
+/* What the process has run out of is no fault of the file. */
+DT_TEST(open_files, too_many_are_not_taken_for_a_file_that_is_bad)
+{
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 4];
+    const int next = dup(0);
+    struct rlimit old, few;
+    dti_input in;
+    dt_status st;
+
+    (void)snprintf(path, sizeof path, "%s/f", dt_test_temp_dir(folder));
+    dt_test_write_file(folder, "f", "text", 4);
+    DT_ASSERT(getrlimit(RLIMIT_NOFILE, &old) == 0);
+    few = (struct rlimit){ (rlim_t)next, old.rlim_max };
+    (void)close(next);
+    DT_ASSERT(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    st = dti_input_open(path, &in);
+    DT_ASSERT(setrlimit(RLIMIT_NOFILE, &old) == 0);
+    DT_ASSERT_EQ_INT(st, DT_ERR_MEMORY);
+    DT_ASSERT(strstr(dt_last_error()->message, "Too many open files") != NULL);
+    DT_ASSERT_EQ_INT(dt_last_error()->code, DT_ERR_MEMORY);
 }

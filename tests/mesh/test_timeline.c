@@ -82,7 +82,8 @@ static dt_status writes(dt_mesh *mesh, const void *arg)
     DT_TRY(reduce(mesh));
     dt_timeline_end(rt);
     dt_timeline_stop(rt);
-    DT_EXPECT_STATUS(dt_timeline_write(rt, "no/such/folder/x.json"), DT_ERR_IO, "no/such/folder");
+    DT_EXPECT_STATUS(dt_timeline_write(rt, "no/such/folder/x.json"), DT_ERR_IO, "No such file");
+    DT_EXPECT(dt_last_error()->rank == 0, "rank %d has failed", dt_last_error()->rank);
     DT_TRY(dt_timeline_write(rt, path)); /* the ranks have gone on */
     return DT_OK;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/io_status.h"
 #include "base/memory.h"
 #include "files/folder.h"
 #include "files/input.h"
@@ -161,7 +162,7 @@ dt_status dti_tokenizer_read(const char *path, dti_json_doc *out)
     struct stat info;
 
     *out = (dti_json_doc){ 0 };
-    DT_CHECK(stat(path, &info) == 0, DT_ERR_IO, "%s: %s", path, strerror(errno));
+    DT_CHECK(stat(path, &info) == 0, dti_io_status(errno), "%s: %s", path, strerror(errno));
     if (!S_ISDIR(info.st_mode)) return dti_json_read(path, DTI_JSON_INDEX_BYTES, out);
     DT_CHECK(dti_folder_tokenizer(path) != NULL, DT_ERR_IO,
              "%s: holds neither tokenizer.json nor vocab.json and merges.txt%s", path,

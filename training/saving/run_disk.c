@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "base/memory.h"
 #include "base/writer.h"
 #include "files/checkpoint.h"
@@ -36,7 +37,8 @@ static dt_status refuse(const char *path, const char *what)
     char label[DTI_INPUT_LABEL_BYTES];
     const int why = errno;
 
-    DT_FAIL(DT_ERR_IO, "%s: %s: %s", dti_printable(path, label, sizeof label), what, strerror(why));
+    DT_FAIL(dti_io_status(why), "%s: %s: %s", dti_printable(path, label, sizeof label), what,
+            strerror(why));
 }
 
 dt_status dti_run_disk_step(const char *dir, int64_t step, bool done, char **out)

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "base/text.h"
 #include "base/writer.h"
 #include "dtensor/host.h"
@@ -273,7 +274,7 @@ static dt_status write_file(const dti_rank_file *f, dti_stored_file *out,
     (void)dti_printable(f->path, label, sizeof label);
     dti_checksum_begin(&to.sum);
     to.fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    DT_CHECK(to.fd >= 0, DT_ERR_IO,
+    DT_CHECK(to.fd >= 0, dti_io_status(errno),
              "%s: cannot be created: %s; every rank writes its part, so all hosts need the folder "
              "under the same name",
              label, strerror(errno));
@@ -282,13 +283,13 @@ static dt_status write_file(const dti_rank_file *f, dti_stored_file *out,
     else
         st = put_parts(&to, f);
     if (st == DT_OK)
-        DT_CHECK_TO(done, st, fsync(to.fd) == 0, DT_ERR_IO, "%s: its bytes cannot be kept: %s",
-                    label, strerror(errno));
+        DT_CHECK_TO(done, st, fsync(to.fd) == 0, dti_io_status(errno),
+                    "%s: its bytes cannot be kept: %s", label, strerror(errno));
     out->bytes = to.at;
     out->checksum = dti_checksum_end(&to.sum);
 done:
     if (close(to.fd) != 0 && st == DT_OK)
-        st = dt_fail(DT_ERR_IO, "%s: cannot be closed: %s", label, strerror(errno));
+        st = dt_fail(dti_io_status(errno), "%s: cannot be closed: %s", label, strerror(errno));
     return st;
 }
 

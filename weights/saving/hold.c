@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "base/memory.h"
 #include "files/checkpoint.h"
 #include "files/input.h"
@@ -23,7 +24,8 @@ static dt_status refuse(const char *path, const char *what)
     char label[DTI_INPUT_LABEL_BYTES];
     const int why = errno;
 
-    DT_FAIL(DT_ERR_IO, "%s: %s: %s", dti_printable(path, label, sizeof label), what, strerror(why));
+    DT_FAIL(dti_io_status(why), "%s: %s: %s", dti_printable(path, label, sizeof label), what,
+            strerror(why));
 }
 
 /* Whether `path` names the regular file that is (device, inode). */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/io_status.h"
 #include "files/checkpoint.h"
 #include "files/folder.h"
 #include "files/input.h"
@@ -179,8 +180,8 @@ static dt_status write_file(dti_hold *hold, const char *name, const void *bytes,
     DT_TRY(dti_hold_create(hold, name, &fd));
     (void)dti_printable(hold->made[hold->n - 1].path, label, sizeof label);
     DT_TRY_TO(done, st, dti_write_at(fd, label, bytes, (size_t)n, 0));
-    DT_CHECK_TO(done, st, fsync(fd) == 0, DT_ERR_IO, "%s: its bytes cannot be kept: %s", label,
-                strerror(errno));
+    DT_CHECK_TO(done, st, fsync(fd) == 0, dti_io_status(errno), "%s: its bytes cannot be kept: %s",
+                label, strerror(errno));
 done:
     (void)close(fd);
     DT_TRY(st);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/dtype.h"
+#include "base/io_status.h"
 #include "dtensor/host.h"
 #include "files/checkpoint.h"
 #include "files/convert.h"
@@ -76,7 +77,7 @@ static dt_status open_file(dti_save_file *f)
 
     if (f->fd >= 0) return DT_OK;
     f->fd = open(f->temporary, O_WRONLY | O_CLOEXEC);
-    DT_CHECK(f->fd >= 0, DT_ERR_IO,
+    DT_CHECK(f->fd >= 0, dti_io_status(errno),
              "%s: cannot be opened: %s; every rank writes its part, so all hosts need the folder "
              "under the same name",
              dti_printable(f->temporary, label, sizeof label), strerror(errno));
@@ -232,7 +233,7 @@ static dt_status sync_file(dti_save_file *f)
     char label[DTI_INPUT_LABEL_BYTES];
 
     if (f->fd < 0) return DT_OK;
-    DT_CHECK(fsync(f->fd) == 0, DT_ERR_IO, "%s: its bytes cannot be kept: %s",
+    DT_CHECK(fsync(f->fd) == 0, dti_io_status(errno), "%s: its bytes cannot be kept: %s",
              dti_printable(f->temporary, label, sizeof label), strerror(errno));
     (void)close(f->fd);
     f->fd = -1;

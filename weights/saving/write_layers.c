@@ -3,6 +3,7 @@
  * Saving layers as a folder of safetensors files. The first rank of the mesh makes files of their
  * full size under temporary names, every rank writes what it owns into them, the first one gives
  * them their names; the index comes last, so that a reader finds all or nothing. */
+#include "base/io_status.h"
 #include "weights/saving/save.h"
 
 #include <dirent.h>
@@ -42,7 +43,8 @@ static dt_status check_no_weights(const char *dir, const char *label)
     const struct dirent *item;
     DIR *folder = opendir(dir);
 
-    DT_CHECK(folder != NULL, DT_ERR_IO, "%s: cannot be read: %s", label, strerror(errno));
+    DT_CHECK(folder != NULL, dti_io_status(errno), "%s: cannot be read: %s", label,
+             strerror(errno));
     while (shown[0] == '\0' && (item = readdir(folder)) != NULL)
         if (dti_ckpt_is_weights(item->d_name) && !dti_hold_is_left_over(dir, item->d_name))
             (void)dti_printable(item->d_name, shown, sizeof shown);
@@ -61,14 +63,14 @@ dt_status dti_save_check_folder(const char *dir)
 
     (void)dti_printable(dir, label, sizeof label);
     if (stat(dir, &info) != 0) {
-        DT_CHECK(errno == ENOENT && has_parent(dir), DT_ERR_IO, "%s: cannot be made: %s", label,
-                 strerror(errno));
+        DT_CHECK(errno == ENOENT && has_parent(dir), dti_io_status(errno), "%s: cannot be made: %s",
+                 label, strerror(errno));
         DT_CHECK(lstat(dir, &info) != 0, DT_ERR_IO,
                  "%s: cannot be made: it is a symbolic link to nothing", label);
         return DT_OK;
     }
     DT_CHECK(S_ISDIR(info.st_mode), DT_ERR_IO, "%s: is no folder", label);
-    DT_CHECK(faccessat(AT_FDCWD, dir, W_OK | X_OK, AT_EACCESS) == 0, DT_ERR_IO,
+    DT_CHECK(faccessat(AT_FDCWD, dir, W_OK | X_OK, AT_EACCESS) == 0, dti_io_status(errno),
              "%s: cannot be written: %s", label, strerror(errno));
     DT_TRY(check_no_weights(dir, label));
     return DT_OK;
@@ -100,10 +102,10 @@ static dt_status make_file(dti_saver *s, dti_save_file *f)
     f->made = s->hold.n - 1;
     (void)dti_printable(f->temporary, label, sizeof label);
     DT_TRY_TO(done, st, dti_write_at(fd, label, f->plan.header, (size_t)f->plan.header_bytes, 0));
-    DT_CHECK_TO(done, st, ftruncate(fd, (off_t)f->plan.bytes) == 0, DT_ERR_IO,
+    DT_CHECK_TO(done, st, ftruncate(fd, (off_t)f->plan.bytes) == 0, dti_io_status(errno),
                 "%s: cannot have %lld bytes: %s", label, (long long)f->plan.bytes, strerror(errno));
-    DT_CHECK_TO(done, st, fsync(fd) == 0, DT_ERR_IO, "%s: its bytes cannot be kept: %s", label,
-                strerror(errno));
+    DT_CHECK_TO(done, st, fsync(fd) == 0, dti_io_status(errno), "%s: its bytes cannot be kept: %s",
+                label, strerror(errno));
 done:
     (void)close(fd);
     return st;
