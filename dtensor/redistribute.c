@@ -148,6 +148,13 @@ static dt_status reduce_scatter(const dti_move_step *step, const int *me, const 
     void *room;
 
     DT_TRY(dti_step_group(step, x->mesh, &comm));
+    if (x->device->dry && !dti_move_packs_terms(step)) { /* who has which terms says nothing */
+        DT_TRY(x->device->ops->communicate(x->device, comm,
+                                           &(dti_comm_call){ .op = DTI_COMM_REDUCE_SCATTER,
+                                                             .dtype = x->local.dtype,
+                                                             .reduce = step->reduce }));
+        return DT_OK;
+    }
     const size_t n = (size_t)comm->size;
     DT_TRY(dti_move_room(x->device, n * (sizeof(dti_box) + 2 * sizeof(int64_t)), &room));
     t.boxes = room;
@@ -210,6 +217,12 @@ static dt_status exchange(const dti_move_step *step, const int *me, const dt_ten
     dti_comm *comm;
 
     DT_TRY(dti_mesh_comm(x->mesh, step->dims, &comm));
+    if (x->device->dry && (step->from->packed_axes | step->to->packed_axes) == 0) {
+        /* one box for each pair at most, so nothing is packed */
+        DT_TRY(x->device->ops->communicate(
+            x->device, comm, &(dti_comm_call){ .op = DTI_COMM_EXCHANGE, .dtype = x->local.dtype }));
+        return DT_OK;
+    }
     pairs.about = dti_agree_about(x, step->to, comm, &note);
     DT_TRY(
         dti_exchange_pairs(x->device, comm, &pairs, x->local.data, y->local.data, x->local.dtype));

@@ -93,6 +93,7 @@ static dt_status pack_reduce_scatter(party *p)
             const dti_move_step *s = next_of(a, p->round);
             int member[DT_MAX_DIMS];
             dti_overlap o;
+            if (d->dry && r != p->comm->rank) continue; /* one's own part alone takes memory */
             dti_move_member(s, a->me, r, member);
             if (!dti_move_overlap(s, a->now->shape, member, a->me, &o)) continue;
             if (!d->dry)
