@@ -88,39 +88,68 @@ static double data_seconds(const dti_task *t, const dt_way *w, double weights, d
     return passes + dti_comm_seconds(&t->machine, w, 2u, DT_N_COMM_KINDS, &gathers, &between);
 }
 
-/* Of a microbatch, at the least, what a block keeps: its input, and what full recomputation lacks.
- */
-static dt_status kept_by_block(dti_task *t, const dt_way *w, double rows, double *out)
+/* Of a microbatch, at the least, what a block keeps: its input, and what full recomputation lacks;
+ * and what the way back makes again of one block. */
+static dt_status kept_by_block(dti_task *t, const dt_way *w, double rows, double *out,
+                               double *again)
 {
-    const double n = (double)t->info.n_layers;
-    dt_way least = *w;
+    const double per_block = rows / (double)t->info.n_layers;
+    dt_way other = *w;
     const dti_profile *p;
-    double mine;
+    double mine, least;
 
     DT_TRY(dti_profile_of(t, w, &p));
     mine = (double)p->cost.kept_bytes;
-    least.recompute = DT_RECOMPUTED_BLOCKS;
-    DT_TRY(dti_profile_of(t, &least, &p));
-    *out = rows * (mine - (double)p->cost.kept_bytes) / n +
-           rows * (double)(t->o.sequence * t->info.hidden_size) * (double)dt_dtype_size(t->dtype) /
-               (w->sequence_parallel ? w->tp : 1);
+    other.recompute = DT_RECOMPUTED_BLOCKS;
+    DT_TRY(dti_profile_of(t, &other, &p));
+    least = (double)p->cost.kept_bytes;
+    *out = per_block * (mine - least) + rows * (double)(t->o.sequence * t->info.hidden_size) *
+                                            (double)dt_dtype_size(t->dtype) /
+                                            (w->sequence_parallel ? w->tp : 1);
+    *again = 0;
+    if (w->recompute != DT_RECOMPUTED_BLOCKS) return DT_OK;
+    other.recompute = DT_RECOMPUTED_NOTHING;
+    DT_TRY(dti_profile_of(t, &other, &p));
+    if (p->refused == DT_OK) *again = per_block * ((double)p->cost.kept_bytes - least);
     return DT_OK;
 }
 
-/* The most of one rank, if all had as much of everything. Gradients come to be as the first way
- * back goes on: where no pass follows it, those that are kept are one less by then. */
-static double memory_of(const dti_profile *p, const dt_way *w, double share, double kept)
+/* What the first rank has: blocks, and passes of a microbatch through one that it keeps at a time;
+ * those that are left when the first microbatch has come back through all of its stages; whether
+ * others are on their way by then. */
+typedef struct first_rank {
+    double blocks, live, left;
+    bool goes_on;
+} first_rank;
+
+static first_rank first_of(const dti_task *t, const dti_split *s, const dt_way *w)
 {
-    const int64_t live = dti_min(w->pp, w->microbatches);
+    const int p = w->pp, v = s != NULL ? s->n / s->pp : 1;
+    const int64_t m = w->microbatches, passes = dti_min(2 * (p - 1) + (v - 1) * p + 1, m * v);
+    first_rank r = { .goes_on = v > 1 ? m >= 2 * p : m > p };
+
+    for (int c = 0; c < v; c++) {
+        const double blocks = s != NULL ? s->blocks[c * p] : (double)t->info.n_layers;
+        /* interleaved: p microbatches through a stage, then through the next */
+        const int64_t more = dti_min(dti_max(passes - ((int64_t)v + c) * p, 0), p);
+        r.blocks += blocks;
+        r.live += blocks * (double)(v > 1 ? dti_min(m, p) + more : dti_min(m, p));
+        if (c == 0) r.left = blocks * (double)(dti_min(m, p) - 1);
+    }
+    return r;
+}
+
+/* The most of the first rank. Gradients come to be as the first way back goes on. */
+static double memory_of(const dti_profile *p, const dt_way *w, const first_rank *r, double share,
+                        double kept, double again)
+{
     const double weights = w->zero < 3 ? 1.0 : w->offload ? 0 : 1.0 / w->dp;
     const double state = w->offload ? 0 : w->zero > 0 ? 1.0 / w->dp : 1.0;
     const double gradients = share * (double)p->cost.gradient_bytes / (w->zero > 1 ? w->dp : 1);
-    const double passes = w->microbatches > live
-                              ? (double)live * kept + gradients
-                              : fmax((double)live * kept, (double)(live - 1) * kept + gradients);
+    const double live = r->live * kept + again;
 
     return share * (weights * (double)p->cost.weight_bytes + state * (double)p->cost.state_bytes) +
-           passes;
+           (r->goes_on ? live + gradients : fmax(live, r->left * kept + gradients));
 }
 
 dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *seconds)
@@ -128,10 +157,12 @@ dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *sec
     const double rows = (double)dti_way_rows(t, w), tokens = rows * (double)t->o.sequence;
     const dti_split *s = NULL;
     const dti_profile *p;
-    double all, head, wait, messages, kept, share = 1, blocks = (double)t->info.n_layers;
+    double all, head, wait, messages, kept, again, share = 1, blocks = (double)t->info.n_layers;
+    first_rank first;
 
-    DT_TRY(kept_by_block(t, w, rows, &kept));
+    DT_TRY(kept_by_block(t, w, rows, &kept, &again));
     if (w->pp > 1) DT_TRY(dti_split_of(t, w, &s));
+    first = first_of(t, s, w);
     DT_TRY(dti_profile_of(t, w, &p));
     if (p->refused != DT_OK) { /* counting it says why */
         *bytes = *seconds = 0;
@@ -150,11 +181,10 @@ dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *sec
         /* embedding and head send less than a block each; whose rank is the busiest is not known */
         messages /= blocks + 2;
         *seconds = pipeline_seconds(s, w, (all - head) / blocks + messages, head, wait);
-        share = t->block_params * s->blocks[0] * (double)dt_dtype_size(t->dtype) /
+        share = t->block_params * first.blocks * (double)dt_dtype_size(t->dtype) /
                 (w->tp * (double)dti_max(p->cost.weight_bytes, 1));
-        blocks = s->blocks[0];
     }
-    *bytes = SLACK * memory_of(p, w, share, blocks * kept);
+    *bytes = SLACK * memory_of(p, w, &first, share, kept, again);
     *seconds = SLACK * data_seconds(t, w, share * (double)p->cost.weight_bytes, *seconds);
     return DT_OK;
 }

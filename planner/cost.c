@@ -81,16 +81,20 @@ static void more(const dt_training_part *a, const dt_training_part *b, int64_t n
 }
 
 /* From some number on, more microbatches need no more memory but for their losses: a rank of a
- * pipeline of p holds at most so many as 2 p begin, and four passes have made all blocks of memory
- * that others find again. So many and p more are run, the rest is the difference. */
+ * pipeline of p holds at most so many as p begin, interleaved 2 p, and four passes have made all
+ * blocks of memory that others find again. So many and a turn more are run, the rest is the
+ * difference. */
 static dt_status count(const dti_task *t, const dt_way *w, int place, dt_training_cost *out)
 {
-    const int64_t step = w->pp, few = dti_max(2 * step, 4);
+    const bool groups = w->stages_per_rank > 1;
+    const int64_t step = groups ? w->pp : 1, few = groups ? 2 * step : w->pp + 3;
     const int64_t turns = (w->microbatches - few) / step, rest = (w->microbatches - few) % step;
     dt_training_cost a;
 
     if (turns <= 1 || rest != 0) return run(t, w, place, w->microbatches, out);
     DT_TRY(run(t, w, place, few, &a));
+    *out = a;
+    if ((double)a.peak_bytes > t->machine.figure[DT_FIGURE_DEVICE_BYTES].value) return DT_OK;
     DT_TRY(run(t, w, place, few + step, out));
     if (a.n_traffic != out->n_traffic) return run(t, w, place, w->microbatches, out);
     for (int i = 0; i < a.n_traffic; i++) {

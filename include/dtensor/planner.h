@@ -156,7 +156,7 @@ typedef struct dt_verdict {
     dt_verdict_kind kind;
     const char *rule; /* "K1" of a rule, else NULL */
     bool counted; /* `cost` is there: dry runs have been made. Of a way that a device has no room
-                   * for they end with the first rank that says so */
+                   * for they end with the first rank, or microbatches, that say so */
     double number, limit; /* that decide: bytes, seconds, or what the rule compares */
     dt_way_cost cost;
     char reason[DT_REASON_BYTES]; /* one sentence with the number */

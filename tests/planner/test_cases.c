@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decision table, row by row, with models from 125 M to 70 B parameters: which case it is, by
- * which numbers, and what is taken. */
+ * The decision table, row by row, with models from 125 M to 405 B parameters: which case it is, by
+ * which numbers, and what is taken; and how long looking takes. */
+#include <time.h>
+
 #include "tests/planner/ways.h"
 
-enum { M125, M350, B1, B8, B13, B30, WIDE, B70 };
+enum { M125, M350, B1, B8, B13, B30, WIDE, B70, B405 };
 
 static const test_model models[] = {
     [M125] = { "125M", 768, 3072, 12, 12, 12, 50304, 2048, "bfloat16" },
@@ -15,6 +17,7 @@ static const test_model models[] = {
     [B30] = { "30B", 6656, 17920, 52, 52, 60, 32000, 4096, "bfloat16" },
     [WIDE] = { "wide", 8192, 28672, 64, 8, 4, 128256, 8192, "bfloat16" },
     [B70] = { "70B", 8192, 28672, 64, 8, 80, 128256, 8192, "bfloat16" },
+    [B405] = { "405B", 16384, 53248, 128, 8, 126, 128256, 8192, "bfloat16" },
 };
 
 /* pp 0: nothing fits. bytes 0: those of the machine. */
@@ -99,4 +102,32 @@ DT_TEST(cases, large_models_and_machines)
 {
     dt_test_long();
     for (size_t i = 0; i < sizeof slow / sizeof slow[0]; i++) decide(&slow[i]);
+}
+
+/* Of this process, on however many cores. */
+static double cpu_seconds(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+DT_TEST(cases, large_machines_are_planned_in_seconds)
+{
+    static const struct {
+        fixture f;
+        double most;
+    } timed[] = {
+        { { B70, "h100:8x8", 0, 512, 0, "C1", 1, 64, 1, 3, false }, 2 },
+        { { B405, "h100:2048x8", 0, 2048, 8192, "C1", 8, 256, 8, 1, false }, 10 },
+        { { B405, "h100:2048x8", 0, 16384, 8192, "C1", 64, 32, 8, 0, false }, 10 },
+    };
+
+    dt_test_long();
+    for (size_t i = 0; i < sizeof timed / sizeof timed[0]; i++) {
+        const double began = cpu_seconds();
+        decide(&timed[i].f);
+        DT_ASSERT(cpu_seconds() - began <= timed[i].most);
+    }
 }

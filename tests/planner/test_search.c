@@ -200,6 +200,12 @@ DT_TEST(search, what_is_counted_is_a_dry_run_of_all_ranks_and_microbatches)
         { 4, 1, 1, 0, false, DT_RECOMPUTED_CHEAP, "zb-h1", 1, 16 },
         { 3, 1, 1, 0, false, DT_RECOMPUTED_NOTHING, "1f1b", 1, 16 },
         { 2, 1, 1, 0, false, DT_RECOMPUTED_NOTHING, "1f1b", 1, 1 },
+        { 4, 1, 1, 0, false, DT_RECOMPUTED_NOTHING, "zb-h1", 1, 16 },
+        { 4, 1, 1, 0, false, DT_RECOMPUTED_BLOCKS, "zb-h1", 1, 8 },
+        { 4, 1, 2, 0, true, DT_RECOMPUTED_NOTHING, "zb-h1", 1, 16 },
+        { 3, 2, 1, 1, false, DT_RECOMPUTED_BLOCKS, "zb-h1", 1, 8 },
+        { 2, 1, 1, 0, false, DT_RECOMPUTED_NOTHING, "zb-h1", 1, 16 },
+        { 4, 1, 1, 0, false, DT_RECOMPUTED_BLOCKS, "1f1b", 1, 16 },
     };
     static const test_model *const models[] = { &small, &narrow };
 
