@@ -85,7 +85,7 @@ static dt_status hear(void *arg, dt_test_moment moment, int step, dt_model *mode
     dt_mesh *mesh = dt_model_mesh(model);
 
     if (r->told != NULL) DT_TRY(r->told(r->told_arg, moment, step, model, opt));
-    if (moment != DT_TEST_STEPPED || step + 1 < r->steps) return DT_OK;
+    if (moment == DT_TEST_PASSED || step + (moment == DT_TEST_STEPPED) < r->steps) return DT_OK;
     DT_TRY(keep_parameters(r, mesh, dt_model_layers(model)));
     if (dt_runtime_rank(dt_mesh_runtime(mesh)) == 0) r->n_parameters = r->n;
     return keep_state(r, mesh, opt);
@@ -201,7 +201,7 @@ dt_staged_gap dt_staged_apart(const dt_staged *a, const dt_staged *b)
     int64_t begin = 0;
 
     DT_ASSERT(a->n > 0 && a->n == b->n && a->n_parameters == b->n_parameters);
-    DT_ASSERT(a->steps == b->steps && from < a->steps);
+    DT_ASSERT_EQ_INT(a->steps, b->steps);
     DT_ASSERT_EQ_INT(a->ends[a->n - 1], b->ends[b->n - 1]);
     for (int i = from; i < a->steps; i++) {
         DT_ASSERT(isfinite(a->losses.loss[i]) && a->losses.norm[i] > 0);

@@ -20,7 +20,7 @@ typedef struct dt_staged {
     int stages_per_rank, microbatches;
     int zero;  /* 3: fully sharded */
     int steps; /* 0: 3 */
-    int first; /* of them */
+    int first; /* of them; where there is none left it comes to what is loaded */
     bool sequence_parallel;
     bool bf16; /* without masters, rounded at random */
     dt_recomputed recompute;
@@ -49,7 +49,7 @@ typedef struct dt_staged_gap {
     bool same; /* no bit differs */
 } dt_staged_gap;
 
-/* From step `first` of both on. The test fails if there is nothing to compare. */
+/* From step `first` of both on, and at the end. The test fails if there is nothing to compare. */
 dt_staged_gap dt_staged_apart(const dt_staged *a, const dt_staged *b);
 
 /* Says what a run is, with how far it is from another, and fails the test. */
