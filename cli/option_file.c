@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -239,6 +240,32 @@ static dt_status read_file(const cli_command *command, const char *path, cli_arg
     return DT_OK;
 }
 
+/* A result of `dtensor plan --auto --json` in the place of --plan is the options of its first way,
+ * and no styles. Pipes are read once, by the reader of styles, which speaks of what cannot be read
+ * too. */
+static dt_status read_found(const cli_command *command, cli_args *args)
+{
+    json_t *all = NULL, *options;
+    const char *path = args->plan;
+    struct stat about;
+    dt_status st = DT_OK;
+
+    if (path == NULL || stat(path, &about) != 0 || !S_ISREG(about.st_mode) ||
+        cli_read_json(path, &all) != DT_OK)
+        return DT_OK;
+    options = json_object_get(all, "options");
+    if (options != NULL && json_object_get(all, "verdicts") != NULL) {
+        args->plan = NULL;
+        if (json_is_object(options))
+            st = read_object(command, options, false, args);
+        else
+            st = dt_fail(DT_ERR_ARG, "it found no way that fits");
+        if (st != DT_OK) dti_error_prefix("--plan %s", path);
+    }
+    json_decref(all);
+    return st;
+}
+
 dt_status cli_option_files_read(const cli_command *command, cli_args *args,
                                 const cli_console *console)
 {
@@ -247,6 +274,7 @@ dt_status cli_option_files_read(const cli_command *command, cli_args *args,
 
     if (args->training.options != NULL)
         DT_TRY(read_file(command, args->training.options, args, NULL));
+    DT_TRY(read_found(command, args));
     for (int i = 0; i < forget->n; i++)
         if (cli_option_find(command, forget->items[i], strlen(forget->items[i])) == NULL)
             return cli_option_unknown(command, forget->items[i], strlen(forget->items[i]));

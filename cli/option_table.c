@@ -80,7 +80,7 @@ static const cli_option options[] = {
     { "tolerance",       0,  TEXT,   "X",    AT(tolerance),      CLI_COMPARE, 0, "what counts as equal (f32: 1e-4, f16: 0.02, bf16: 0.1)" },
     { "dtype",           0,  TEXT,   "TYPE", AT(dtype),          LAID_OUT,     0, "auto (the checkpoint's, default), f32, bf16, f16" },
     { "weights",         0,  TEXT,   "HOW",  AT(weights),        PACKS,        0, "of linear layers: int8 or int4, with group=N asymmetric head keep=PATTERN" },
-    { "plan",            0,  TEXT,   "FILE", AT(plan),           LAID_OUT,     0, "JSON file of styles, auto, built-in, nemo, nemo+sp" },
+    { "plan",            0,  TEXT,   "FILE", AT(plan),           LAID_OUT,     0, "JSON file of styles or from plan --auto; auto, built-in, nemo, nemo+sp" },
     { "fully-shard", 0, TEXT, "DIMS", AT(fully_shard), LAID_OUT, 0, "cut parameters over these mesh dims too, gather them to use" },
     { "offload-parameters", 0, TEXT, "WHERE", AT(offload), LAID_OUT, 0, "of --fully-shard, --zero 3: host (of a GPU), or a folder" },
     { "stages", 0, TEXT, "LIST", AT(stages), LAID_OUT, 0, "blocks of each stage over pp: 4,4,3 (default: by operations)" },

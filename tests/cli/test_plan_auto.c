@@ -3,6 +3,7 @@
  * dtensor plan --auto: its plans run, what it calls exact is what a run's own dry run says, and
  * what cannot be is refused. */
 #include "tests/cli/train.h"
+#include "tests/support/golden.h"
 
 static const char machine[] =
     "{\"name\": \"four cores\", \"gpus\": false, \"devices_per_node\": 4, \"device_bytes\": 4e9,"
@@ -103,6 +104,95 @@ DT_TEST(cli_plan_auto, its_plans_run_and_train_alike)
         (void)snprintf(name, sizeof name, "run%zu", i);
         DT_ASSERT_CLOSE(second_loss(&p, name, false), want, 1e-5 * want);
     }
+}
+
+/* --- every checkpoint ------------------------------------------------------------------------- */
+
+/* A run of two steps; with a plan, or on one rank. */
+static double loss_of(const train_place *p, const char *name, const char *plan)
+{
+    char run[TRAIN_PATH_BYTES];
+
+    (void)snprintf(run, sizeof run, "%s/%s", p->folder, name);
+    if (plan != NULL)
+        COMMAND_ENDS(0, COMMAND("train", "-m", p->model, "--data", p->data, "--steps", "2", "-o",
+                                run, "--plan", plan, "--log-every", "1"));
+    else
+        COMMAND_ENDS(0, COMMAND("train", "-m", p->model, "--data", p->data, "--steps", "2", "-o",
+                                run, "--batch", "8", "--sequence", "16", "--dtype", "f32",
+                                "--log-every", "1"));
+    return train_number(run, 2, "loss");
+}
+
+/* The plan of a machine whose devices have so many bytes, as a file; its peak, 0: nothing fits. */
+static int64_t find(const train_place *p, int64_t bytes, char plan[TRAIN_PATH_BYTES])
+{
+    char file[TRAIN_PATH_BYTES], text[512];
+    command_result r;
+    int64_t peak = 0;
+    json_t *v;
+    const int n =
+        snprintf(text, sizeof text, "%.*s%" PRId64 "%s", (int)(strstr(machine, "4e9") - machine),
+                 machine, bytes, strstr(machine, "4e9") + 3);
+
+    dt_test_write_file(p->folder, "machine.json", text, (size_t)n);
+    (void)snprintf(file, sizeof file, "%s/machine.json", p->folder);
+    (void)snprintf(plan, TRAIN_PATH_BYTES, "%s/plan.json", p->folder);
+    r = COMMAND("plan", "-m", p->model, "--auto", "--train", "--machine", file, "--batch", "8",
+                "--sequence", "16", "--dtype", "f32", "--json");
+    if (r.code != 0) { /* there is a plan, which says so */
+        DT_ASSERT_EQ_INT(r.code, 2);
+        DT_ASSERT(strstr(r.err, "fits in no way") != NULL);
+    }
+    dt_test_write_file(p->folder, "plan.json", r.out, strlen(r.out));
+    v = json_loads(r.out, 0, NULL);
+    if (r.code == 0)
+        peak = json_integer_value(json_object_get(
+            json_object_get(json_array_get(json_object_get(v, "verdicts"), 0), "exact"),
+            "peak_bytes"));
+    json_decref(v);
+    return peak;
+}
+
+/* Where there is much memory and where there is little, down to where nothing fits, trains as one
+ * rank does. */
+static void train_fixture(const char *fixture)
+{
+    char plan[TRAIN_PATH_BYTES], folder[64], name[16];
+    int64_t bytes = 4000000000;
+    train_place p;
+    double want;
+    int n = 0;
+
+    train_open(&p);
+    (void)snprintf(folder, sizeof folder, "tests/golden/%s", fixture);
+    (void)dt_test_source_path(p.model, folder);
+    train_write_tokens(&p, "data.bin", 20);
+    want = loss_of(&p, "alone", NULL);
+    while ((bytes = find(&p, bytes, plan)) > 0) {
+        (void)snprintf(name, sizeof name, "run%d", n++);
+        DT_ASSERT_CLOSE(loss_of(&p, name, plan), want, 1e-5 * want);
+        bytes = bytes * 3 / 4;
+    }
+    DT_ASSERT(n >= 1);
+    COMMAND_ENDS(2,
+                 COMMAND("train", "-m", p.model, "--data", p.data, "--steps", "1", "-o", p.run,
+                         "--plan", plan),
+                 "it found no way that fits");
+}
+
+DT_TEST(cli_plan_auto, train_takes_the_file_by_plan)
+{
+    train_fixture("llama/gelu");
+}
+
+DT_TEST(cli_plan_auto, every_checkpoint_trains_by_its_plans_as_alone)
+{
+    dt_test_long();
+    for (int f = 0; f < DT_GOLDEN_FIXTURES; f++)
+        if (strcmp(dt_golden_fixtures[f], "gemma3/multimodal") !=
+            0) /* train refuses a part alone */
+            train_fixture(dt_golden_fixtures[f]);
 }
 
 DT_TEST(cli_plan_auto, what_cannot_be_is_refused)
