@@ -89,10 +89,20 @@ static bool waits_for_work(const dti_mpi_comm *c, const dti_comm_request *r)
            c->taken_bytes < 0;
 }
 
-static void sleep_a_little(dti_mpi_port *port, bool idle)
+/* Ranks that share cores keep those from going on that they wait for: who has waited for long looks
+ * less often. */
+static int64_t nap_ns(const dti_mpi_port *port, bool idle, int64_t elapsed)
+{
+    const int64_t shared = elapsed / 8 < IDLE_SLEEP_NS ? elapsed / 8 : IDLE_SLEEP_NS;
+
+    if (idle) return IDLE_SLEEP_NS;
+    return port->world->spin || shared < SLEEP_NS ? SLEEP_NS : shared;
+}
+
+static void sleep_a_little(dti_mpi_port *port, bool idle, int64_t elapsed)
 {
     if (port->bell == NULL) {
-        dti_mpi_watch(port->world, idle ? IDLE_SLEEP_NS : SLEEP_NS);
+        dti_mpi_watch(port->world, nap_ns(port, idle, elapsed));
         return;
     }
     dti_mpi_bell_doze(port->bell, idle ? IDLE_DOZE_NS : DOZE_NS);
@@ -108,7 +118,7 @@ static bool spins(const dti_mpi_port *port)
 static void pause_a_little(dti_mpi_port *port, bool idle, int64_t elapsed)
 {
     if (elapsed >= (port->helps ? SPIN_NS : YIELD_NS))
-        sleep_a_little(port, idle && elapsed > IDLE_AFTER_NS);
+        sleep_a_little(port, idle && elapsed > IDLE_AFTER_NS, elapsed);
     else if (spins(port) && elapsed < SPIN_NS)
         dti_cpu_relax();
     else

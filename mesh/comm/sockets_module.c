@@ -150,8 +150,9 @@ static bool is_under_way(const dti_mpi_queue *q)
     for (int i = 0; i < net.wire.n_processes; i++)
         for (const operation *o = net.wire.peers[i].sends; o != NULL; o = o->next)
             found = found || o->queue == q;
-    for (const early *e = net.wire.early; e != NULL; e = e->next)
-        found = found || (e->taker != NULL && e->taker->queue == q);
+    for (int i = 0; i < DTI_WIRE_DRAWERS; i++)
+        for (const early *e = net.wire.drawers[i].early; e != NULL; e = e->next)
+            found = found || (e->taker != NULL && e->taker->queue == q);
     return found;
 }
 
@@ -163,7 +164,7 @@ static void queue_destroy(dti_mpi_queue *q)
     (void)pthread_mutex_lock(&net.wire.lock);
     if (q->used > 0) {
         dti_wire_progress(&net.wire);
-        forget(&net.wire.receives, q);
+        for (int i = 0; i < DTI_WIRE_DRAWERS; i++) forget(&net.wire.drawers[i].receives, q);
         for (int i = 0; i < net.wire.n_processes; i++) {
             for (operation *o = net.wire.peers[i].waiting; o != NULL; o = o->next)
                 if (o->queue == q) o->queue = NULL;
@@ -216,8 +217,7 @@ static operation *make(dti_mpi_queue *q, const dti_mpi_message *m)
 /* A message of a process to itself is early at once. */
 static int send_home(operation *o)
 {
-    early *e = malloc(sizeof *e + o->bytes), **end = &net.wire.early;
-    operation **link = &net.wire.receives;
+    early *e = malloc(sizeof *e + o->bytes);
 
     if (e == NULL) {
         o->queue->used--;
@@ -226,16 +226,10 @@ static int send_home(operation *o)
     }
     *e = (early){ .process = net.wire.process, .head = o->head, .whole = true };
     memcpy(e->data, o->data, o->bytes);
-    while (*end != NULL) end = &(*end)->next;
-    *end = e;
+    dti_wire_keep(&net.wire, e);
     dti_wire_was_sent(&net.wire.peers[net.wire.process], o);
-    while (*link != NULL && !dti_wire_fits(*link, net.wire.process, e->head.tag))
-        link = &(*link)->next;
-    if (*link != NULL) {
-        e->taker = *link;
-        *link = (*link)->next;
-        dti_wire_hand_out(&net.wire, e);
-    }
+    e->taker = dti_wire_take(&net.wire, net.wire.process, e->head.tag);
+    if (e->taker != NULL) dti_wire_hand_out(&net.wire, e);
     return 0;
 }
 
@@ -260,12 +254,13 @@ static int send_message(dti_mpi_queue *q, const dti_mpi_message *m)
 
 static int recv_message(dti_mpi_queue *q, const dti_mpi_message *m)
 {
-    operation *o = make(q, m), **end = &net.wire.receives;
+    dti_wire_drawer *drawer = dti_wire_drawer_of(&net.wire, m->tag);
+    operation *o = make(q, m), **end = &drawer->receives;
     early *e;
 
     if (o == NULL) return -1;
     (void)pthread_mutex_lock(&net.wire.lock);
-    e = net.wire.early;
+    e = drawer->early;
     while (e != NULL && (e->taker != NULL || !dti_wire_fits(o, e->process, e->head.tag)))
         e = e->next;
     if (e != NULL && !dti_wire_is_too_long(&net.wire, o, &e->head)) {

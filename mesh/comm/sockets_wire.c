@@ -253,6 +253,29 @@ bool dti_wire_fits(const message *m, int process, int tag)
     return m->tag == tag && (m->process == process || m->process == DTI_MPI_ANY_PROCESS);
 }
 
+dti_wire_drawer *dti_wire_drawer_of(dti_wire *w, int tag)
+{
+    return &w->drawers[((uint32_t)tag * 2654435761u >> 24) % DTI_WIRE_DRAWERS];
+}
+
+message *dti_wire_take(dti_wire *w, int process, int tag)
+{
+    message **at = &dti_wire_drawer_of(w, tag)->receives, *found;
+
+    while (*at != NULL && !dti_wire_fits(*at, process, tag)) at = &(*at)->next;
+    found = *at;
+    if (found != NULL) *at = found->next;
+    return found;
+}
+
+void dti_wire_keep(dti_wire *w, early *e)
+{
+    early **end = &dti_wire_drawer_of(w, e->head.tag)->early;
+
+    while (*end != NULL) end = &(*end)->next;
+    *end = e;
+}
+
 bool dti_wire_is_too_long(dti_wire *w, const message *m, const dti_frame *head)
 {
     if (head->bytes <= m->bytes) return false;
@@ -264,18 +287,13 @@ bool dti_wire_is_too_long(dti_wire *w, const message *m, const dti_frame *head)
 /* Where the bytes of a message go that begins to come. False: no memory, or it is too long. */
 static bool find_place(dti_wire *w, line *l)
 {
-    message **at = &w->receives;
-    early **end = &w->early;
-
     if (l->head.kind == DTI_FRAME_FAREWELL) {
         l->to = l->farewell;
         l->head.bytes = l->head.bytes < sizeof l->farewell ? l->head.bytes : 0;
         return true;
     }
-    while (*at != NULL && !dti_wire_fits(*at, l->process, l->head.tag)) at = &(*at)->next;
-    l->taker = *at;
+    l->taker = dti_wire_take(w, l->process, l->head.tag);
     if (l->taker != NULL) {
-        *at = l->taker->next;
         l->to = l->taker->data;
         return !dti_wire_is_too_long(w, l->taker, &l->head);
     }
@@ -285,15 +303,14 @@ static bool find_place(dti_wire *w, line *l)
         return false;
     }
     *l->kept = (early){ .process = l->process, .head = l->head };
-    while (*end != NULL) end = &(*end)->next;
-    *end = l->kept;
+    dti_wire_keep(w, l->kept);
     l->to = l->kept->data;
     return true;
 }
 
 void dti_wire_hand_out(dti_wire *w, early *e)
 {
-    early **at = &w->early;
+    early **at = &dti_wire_drawer_of(w, e->head.tag)->early;
 
     while (*at != e) at = &(*at)->next;
     *at = e->next;

@@ -62,6 +62,14 @@ struct dti_mpi_queue {
     char why[DTI_MPI_TEXT_BYTES];
 };
 
+/* Messages of some tags that somebody has asked for, or that came before. */
+typedef struct dti_wire_drawer {
+    dti_wire_message *receives;
+    dti_wire_early *early;
+} dti_wire_drawer;
+
+enum { DTI_WIRE_DRAWERS = 256 };
+
 /* All of this process. */
 typedef struct dti_wire {
     pthread_mutex_t lock; /* all of it, but for what belongs to a queue's thread */
@@ -72,8 +80,7 @@ typedef struct dti_wire {
     dti_wire_link *links;
     struct pollfd *polls;         /* [most] one for each, and for the listener */
     int n_links, most, n_pending; /* messages that are to be sent */
-    dti_wire_message *receives;
-    dti_wire_early *early;
+    dti_wire_drawer drawers[DTI_WIRE_DRAWERS];
     char why[DTI_MPI_TEXT_BYTES];
     char lost[DTI_MPI_TEXT_BYTES]; /* the first process that has gone; or "" */
 } dti_wire;
@@ -88,6 +95,12 @@ void dti_wire_complete(dti_wire_message *m, size_t bytes);
 void dti_wire_was_sent(dti_wire_peer *p, dti_wire_message *m);
 void dti_wire_hand_out(dti_wire *w, dti_wire_early *e);
 bool dti_wire_fits(const dti_wire_message *m, int process, int tag);
+dti_wire_drawer *dti_wire_drawer_of(dti_wire *w, int tag);
+
+/* The first that was asked for and fits, which is asked for no more; NULL: none. And one that came
+ * early. */
+dti_wire_message *dti_wire_take(dti_wire *w, int process, int tag);
+void dti_wire_keep(dti_wire *w, dti_wire_early *e);
 bool dti_wire_is_too_long(dti_wire *w, const dti_wire_message *m, const dti_frame *head);
 
 #endif
