@@ -94,7 +94,7 @@ static const cli_option options[] = {
     { "no-bind",         0,  FLAG,   NULL,   AT(no_bind),        PLACED,       0, "the same as --bind none" },
     { "auto",            0,  FLAG,   NULL,   AT(automatic),      CLI_PLAN,     0, "find the mesh and all else that makes a step of --train fastest" },
     { "machine", 0, TEXT, "NAME", AT(machine), CLI_PLAN, 0, "of --auto: a100, h100, pcie, ethernet, h100:16x8, or a .json file" },
-    { "explain", 0, TEXT, "MESH", AT(explain), CLI_PLAN, 0, "of --auto: this mesh alone, with all that rejects it" },
+    { "explain", 0, TEXT, "MESH", AT(explain), CLI_PLAN, 0, "of --auto: this mesh alone; with zero=1,... one way: what it costs, what rejects it" },
     { "top", 0, NUMBER, "K", AT(top), CLI_PLAN, 1000, "of --auto: ways to rank (default 1)" },
     { "train",           0,  FLAG,   NULL,   AT(train),          CLI_PLAN,     0, "of a training step: what it sends, computes and holds" },
     { "picture",         0,  TEXT,   "FILE", AT(picture),        CLI_PLAN,     0, "of --train on a pipeline: its schedule in time, as SVG" },

@@ -43,23 +43,87 @@ dt_status cli_check_auto(const cli_args *args)
     return DT_OK;
 }
 
-/* "pp=2,dp=2,tp=2" are the only degrees to look at. */
-static dt_status pin(const char *mesh, dt_planner_options *o)
-{
-    char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
-    int sizes[DT_MAX_DIMS], n, n_ranks;
+/* What --explain may say of a way, in words: they stay where they are. */
+typedef struct way_words {
+    const char *pp, *dp, *tp, *zero, *microbatches, *stages_per_rank;
+    const char *schedule, *recompute, *sequence_parallel, *offload;
+} way_words;
 
-    if (mesh == NULL) return DT_OK;
-    DT_TRY(dt_mesh_parse(mesh, &n, names, sizes, &n_ranks));
-    o->pp = o->dp = o->tp = 1;
-    for (int m = 0; m < n; m++) {
-        int *at = strcmp(names[m], "pp") == 0   ? &o->pp
-                  : strcmp(names[m], "dp") == 0 ? &o->dp
-                  : strcmp(names[m], "tp") == 0 ? &o->tp
-                                                : NULL;
-        DT_CHECK(at != NULL, DT_ERR_ARG, "--explain %s: dims are pp, dp and tp", mesh);
-        *at = sizes[m];
+static dt_status split_words(char *text, way_words *out)
+{
+    const struct {
+        const char *name;
+        const char **at;
+    } keys[] = {
+        { "pp", &out->pp },
+        { "dp", &out->dp },
+        { "tp", &out->tp },
+        { "zero", &out->zero },
+        { "microbatches", &out->microbatches },
+        { "stages-per-rank", &out->stages_per_rank },
+        { "schedule", &out->schedule },
+        { "recompute", &out->recompute },
+        { "sequence-parallel", &out->sequence_parallel },
+        { "offload", &out->offload },
+    };
+
+    for (char *key = text, *end; key != NULL; key = end) {
+        char *value = strpbrk(key, "=,");
+        size_t i = 0;
+        if ((end = strchr(key, ',')) != NULL) *end++ = '\0';
+        value = value != NULL && *value == '=' ? value : key + strlen(key);
+        if (*value == '=') *value++ = '\0';
+        while (i < DT_COUNT(keys) && strcmp(keys[i].name, key) != 0) i++;
+        DT_CHECK(i < DT_COUNT(keys), DT_ERR_ARG,
+                 "--explain: \"%.40s\": dims are pp, dp and tp; a way has zero, microbatches, "
+                 "schedule, stages-per-rank, recompute, sequence-parallel and offload besides",
+                 key);
+        *keys[i].at = value;
     }
+    return DT_OK;
+}
+
+static dt_status number_of(const char *name, const char *text, int least, int *out)
+{
+    char *end = NULL;
+    long n;
+
+    if (text == NULL) return DT_OK;
+    n = strtol(text, &end, 10);
+    DT_CHECK(text[0] >= '0' && text[0] <= '9' && *end == '\0' && n >= least && n <= 1 << 24,
+             DT_ERR_ARG, "--explain: %s=%.40s: must be a whole number from %d", name, text, least);
+    *out = (int)n;
+    return DT_OK;
+}
+
+/* "pp=2,dp=2,tp=2": the only degrees to look at. With "zero=1" and the like behind it, one way
+ * alone that is judged: *whole. */
+static dt_status read_way(char *text, dt_way *w, bool *whole)
+{
+    static const char *const recomputed[] = { "none", "selective", "full" };
+    way_words said = { NULL };
+    int microbatches = 0, recompute = 0;
+
+    *w = (dt_way){ .pp = 1, .dp = 1, .tp = 1 };
+    DT_TRY(split_words(text, &said));
+    DT_TRY(number_of("pp", said.pp, 1, &w->pp));
+    DT_TRY(number_of("dp", said.dp, 1, &w->dp));
+    DT_TRY(number_of("tp", said.tp, 1, &w->tp));
+    DT_TRY(number_of("zero", said.zero, 0, &w->zero));
+    DT_TRY(number_of("microbatches", said.microbatches, 1, &microbatches));
+    DT_TRY(number_of("stages-per-rank", said.stages_per_rank, 1, &w->stages_per_rank));
+    while (said.recompute != NULL && recompute < 3 &&
+           strcmp(recomputed[recompute], said.recompute) != 0)
+        recompute++;
+    DT_CHECK(recompute < 3, DT_ERR_ARG, "--explain: recompute=%.40s: none, selective or full",
+             said.recompute);
+    w->microbatches = microbatches;
+    w->recompute = (dt_recomputed)recompute;
+    w->sequence_parallel = said.sequence_parallel != NULL;
+    w->offload = said.offload != NULL;
+    w->schedule = said.schedule != NULL || w->pp == 1 ? said.schedule : "1f1b";
+    *whole = said.zero != NULL || said.microbatches != NULL || said.stages_per_rank != NULL ||
+             said.schedule != NULL || said.recompute != NULL || w->sequence_parallel || w->offload;
     return DT_OK;
 }
 
@@ -96,13 +160,21 @@ dt_status cli_search_ways(const cli_args *args, const cli_console *console)
     dt_machine machine;
     dt_search *s = NULL;
     dt_plan *plan = NULL;
+    dt_verdict asked;
+    dt_way way;
+    char words[CLI_PATH_BYTES] = "";
+    bool whole = false;
     dt_status st;
 
     (void)console;
     st = dt_machine_read(args->machine, &machine);
     if (st != DT_OK) dti_error_prefix("--machine");
     DT_TRY(st);
-    DT_TRY(pin(args->explain, &o));
+    if (args->explain != NULL) {
+        (void)snprintf(words, sizeof words, "%s", args->explain);
+        DT_TRY(read_way(words, &way, &whole));
+        if (!whole) o.pp = way.pp, o.dp = way.dp, o.tp = way.tp;
+    }
     DT_TRY(cli_read_dtype(args->dtype, &load));
     DT_TRY(cli_optimizer_read(args, &optimizer));
     DT_TRY(cli_read_plan(args, &plan, &load));
@@ -112,6 +184,7 @@ dt_status cli_search_ways(const cli_args *args, const cli_console *console)
     o.optimizer = &optimizer;
     if (args->top > 0) o.top = (int)args->top;
     DT_TRY_TO(done, st, dt_search_ways(args->registry, args->folder, &machine, &o, &s));
+    if (whole) DT_TRY_TO(done, st, dt_search_judge(s, &way, &asked));
     DT_TRY_TO(done, st, print(s, args->json));
     st = judge(s, args->machine);
 done:

@@ -88,6 +88,18 @@ static void put_rejected(dti_writer *w, const dt_search *s)
     }
 }
 
+static void put_judged(dti_writer *w, const dt_search *s)
+{
+    const dt_verdict *v = &s->judged;
+
+    dti_put(w, "asked: ");
+    put_way(w, &s->task, &v->way);
+    dti_put(w, "\n");
+    if (v->counted && v->kind != DT_VERDICT_MEMORY) put_cost(w, &v->cost);
+    dti_put(w, "  %s%s%s: %s\n", kinds[v->kind], v->rule != NULL ? " " : "",
+            v->rule != NULL ? v->rule : "", v->reason);
+}
+
 static void put_text(dti_writer *w, const dt_search *s)
 {
     put_figures(w, &s->task.machine);
@@ -102,6 +114,7 @@ static void put_text(dti_writer *w, const dt_search *s)
         dti_put(w, "\n");
         put_cost(w, &s->verdicts[i].cost);
     }
+    if (s->judged.way.pp > 0) put_judged(w, s);
     dti_put(w, "\n%lld ways, %lld of them counted by dry runs\n", (long long)s->n,
             (long long)s->n_counted);
     put_rejected(w, s);
@@ -188,6 +201,10 @@ static void put_json(dti_writer *w, const dt_search *s)
         put_options(w, &s->task, &s->verdicts[0].way);
     else
         dti_put(w, "null");
+    if (s->judged.way.pp > 0) {
+        dti_put(w, ",\n\"asked\":\n");
+        put_verdict(w, &s->task, &s->judged);
+    }
     dti_put(w, ",\n\"verdicts\": [\n");
     for (size_t i = 0; i < s->n; i++) {
         put_verdict(w, &s->task, &s->verdicts[i]);

@@ -160,8 +160,7 @@ static bool is_better(const dt_verdict *a, const dt_verdict *b)
     return n_axes(&a->way) < n_axes(&b->way);
 }
 
-/* The memory of a device, then that of its host. */
-static bool fits(const dti_task *t, dt_verdict *v)
+bool dti_verdict_fits(const dti_task *t, dt_verdict *v)
 {
     const double device = t->machine.figure[DT_FIGURE_DEVICE_BYTES].value;
     const double host = t->machine.figure[DT_FIGURE_HOST_BYTES].value;
@@ -195,7 +194,7 @@ static dt_status count(dt_search *s, size_t i)
         return DT_OK;
     }
     v->counted = true;
-    if (!fits(&s->task, v)) return DT_OK;
+    if (!dti_verdict_fits(&s->task, v)) return DT_OK;
     v->kind = DT_VERDICT_RANKED;
     s->bounds[i] = v->cost.seconds;
     return DT_OK;

@@ -60,6 +60,7 @@ struct dt_search {
     bool by_memory; /* bounds are bytes: what fits is looked for, not what is fast */
     bool whole;     /* nothing was passed over for want of most_counted */
     char decision[DT_REASON_BYTES];
+    dt_verdict judged; /* by dt_search_judge(); no pp: none was */
 };
 
 /* --- what is known before (task.c) ------------------------------------------------------------ */
@@ -86,6 +87,11 @@ bool dti_rule_breaks(const dti_task *t, dti_level level, dt_verdict *v);
 
 /* The row of the decision table. */
 dt_status dti_decide(dti_task *t, char text[DT_REASON_BYTES]) DT_MUST_USE;
+
+/* --- verdicts (search.c) ---------------------------------------------------------------------- */
+
+/* Whether what a way was counted to need is there, on the device and its host; else why not. */
+bool dti_verdict_fits(const dti_task *t, dt_verdict *v);
 
 /* --- costs ------------------------------------------------------------------------------------ */
 

@@ -200,6 +200,22 @@ DT_API DT_MUST_USE dt_status dt_search_ways(dt_runtime *rt, const char *dir,
                                             const dt_planner_options *options, dt_search **out);
 DT_API void dt_search_release(dt_search **search); /* accepts NULL */
 
+/**
+ * Judges one way, be it one of those that were looked at or another (other numbers of stages or
+ * microbatches): the first rule that it breaks, else what dry runs count, and by which numbers the
+ * first of those that are ranked is preferred. DT_VERDICT_RANKED: as fast as the last of them.
+ * dt_search_print() tells of the way that was judged last.
+ *
+ *   way  all degrees, which together use every device; 0 microbatches: of one sequence each; 0
+ *        stages_per_rank: 1. `schedule` is borrowed until the search is released
+ *
+ * Not collective.
+ * Errors      DT_ERR_ARG  NULL, degrees that are not the machine's devices, a zero out of range, a
+ *                         schedule without a pipeline or none with one
+ *             DT_ERR_MEMORY
+ */
+DT_API DT_MUST_USE dt_status dt_search_judge(dt_search *search, const dt_way *way, dt_verdict *out);
+
 /** Verdict `i`: ranked ones first, the fastest leading, then all others; NULL behind the last. Not
  * collective. Errors: none. */
 DT_API const dt_verdict *dt_search_at(const dt_search *search, int64_t i);

@@ -195,6 +195,24 @@ DT_TEST(cli_plan_auto, every_checkpoint_trains_by_its_plans_as_alone)
             train_fixture(dt_golden_fixtures[f]);
 }
 
+DT_TEST(cli_plan_auto, one_way_is_judged_beside_the_others)
+{
+    char file[DT_TEST_PATH_BYTES + 16];
+    train_place p;
+
+    open_place(&p, file);
+    COMMAND_ENDS(0,
+                 COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--batch",
+                         "8", "--sequence", "16", "--dtype", "f32", "--explain",
+                         "pp=2,dp=2,zero=2"),
+                 "rule K2: with stages ZeRO 2");
+    COMMAND_ENDS(0,
+                 COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--batch",
+                         "8", "--sequence", "16", "--dtype", "f32", "--explain",
+                         "pp=2,dp=2,microbatches=4,schedule=gpipe,recompute=full"),
+                 "asked: pp=2,dp=2, recompute full, gpipe, 4 x 1 sequences");
+}
+
 DT_TEST(cli_plan_auto, what_cannot_be_is_refused)
 {
     char file[DT_TEST_PATH_BYTES + 16];
@@ -214,6 +232,18 @@ DT_TEST(cli_plan_auto, what_cannot_be_is_refused)
         2,
         COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--explain", "cp=4"),
         "dims are pp, dp and tp");
+    COMMAND_ENDS(2,
+                 COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--explain",
+                         "dp=4,zero=x"),
+                 "zero=x: must be a whole number from 0");
+    COMMAND_ENDS(2,
+                 COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--explain",
+                         "dp=4,recompute=some"),
+                 "recompute=some: none, selective or full");
+    COMMAND_ENDS(2,
+                 COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file,
+                         "--sequence", "16", "--dtype", "f32", "--explain", "dp=2,zero=1"),
+                 "the machine has 4 devices");
     dt_test_write_file(p.folder, "machine.json", "{}", 2);
     COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file),
                  "devices_per_node is missing");

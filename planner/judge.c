@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One way beside those that a search has ranked. */
+#include <stdio.h>
+
+#include "base/text.h"
+#include "planner/search.h"
+
+static dt_status check(const dti_task *t, dt_way *w)
+{
+    const int64_t ranks = dti_machine_ranks(&t->machine);
+
+    DT_CHECK(w->pp >= 1 && w->dp >= 1 && w->tp >= 1 && (int64_t)w->pp * w->dp * w->tp == ranks,
+             DT_ERR_ARG, "pp=%d,dp=%d,tp=%d: the machine has %lld devices", w->pp, w->dp, w->tp,
+             (long long)ranks);
+    DT_CHECK(w->zero >= 0 && w->zero <= 3 && (unsigned)w->recompute <= DT_RECOMPUTED_BLOCKS,
+             DT_ERR_ARG, "ZeRO %d, recompute %d: there are stages 0 to 3 and modes 0 to 2", w->zero,
+             (int)w->recompute);
+    DT_CHECK((w->pp > 1) == (w->schedule != NULL), DT_ERR_ARG, "pp=%d %s a schedule", w->pp,
+             w->pp > 1 ? "needs" : "has no use for");
+    if (w->stages_per_rank == 0) w->stages_per_rank = 1;
+    if (w->microbatches == 0) w->microbatches = t->o.batch / w->dp;
+    DT_CHECK(w->stages_per_rank >= 1 && w->microbatches >= 0, DT_ERR_ARG,
+             "%d stages a rank, %lld microbatches: must be 1 or more", w->stages_per_rank,
+             (long long)w->microbatches);
+    return DT_OK;
+}
+
+static bool breaks_a_rule(const dti_task *t, dt_verdict *v)
+{
+    const int64_t all = v->way.microbatches * v->way.dp;
+
+    for (int level = DTI_TP; level <= (int)DTI_REST; level++)
+        if (dti_rule_breaks(t, (dti_level)level, v)) return true;
+    if (all > 0 && t->o.batch % all == 0) return false;
+    v->kind = DT_VERDICT_RULE;
+    v->rule = "K5";
+    v->number = (double)t->o.batch;
+    v->limit = (double)all;
+    (void)snprintf(v->reason, sizeof v->reason,
+                   "a batch of %.0f cannot be divided among %lld microbatches on dp %d", v->number,
+                   (long long)v->way.microbatches, v->way.dp);
+    return true;
+}
+
+/* Beside the first that is ranked. */
+static void compare(const dt_search *s, dt_verdict *v)
+{
+    const dt_way_cost *mine = &v->cost, *best;
+    int64_t place = 0;
+
+    while (place < s->n_ranked && s->verdicts[place].cost.seconds < mine->seconds) place++;
+    v->number = mine->seconds;
+    v->limit = s->n_ranked > 0 ? s->verdicts[0].cost.seconds : mine->seconds;
+    v->kind = place < s->n_ranked || s->n_ranked == 0 ? DT_VERDICT_RANKED : DT_VERDICT_SLOWER;
+    if (place == 0) {
+        (void)snprintf(v->reason, sizeof v->reason, "takes %.4g s; none is faster", v->number);
+        return;
+    }
+    best = &s->verdicts[0].cost;
+    (void)snprintf(
+        v->reason, sizeof v->reason,
+        "takes %.4g s, %s %lld faster: the first %.4g s, with %+.3g s computing, %+.3g s "
+        "communication that shows, %+.3g s bubble",
+        v->number, place == s->n_ranked ? "all of the" : "with", (long long)place, v->limit,
+        best->compute - mine->compute, best->exposed - mine->exposed, best->bubble - mine->bubble);
+}
+
+static dt_status judge(dt_search *s, dt_verdict *v)
+{
+    dt_status st;
+
+    if (breaks_a_rule(&s->task, v)) return DT_OK;
+    st = dti_way_count(&s->task, &v->way, &v->cost);
+    if (st == DT_ERR_MEMORY) return st;
+    if (st != DT_OK) {
+        v->kind = DT_VERDICT_REFUSED;
+        (void)dti_printable(dt_last_error()->message, v->reason, sizeof v->reason);
+        return DT_OK;
+    }
+    v->counted = true;
+    if (dti_verdict_fits(&s->task, v)) compare(s, v);
+    return DT_OK;
+}
+
+dt_status dt_search_judge(dt_search *s, const dt_way *way, dt_verdict *out)
+{
+    dt_verdict v = { .kind = DT_VERDICT_RANKED };
+
+    DT_CHECK(s != NULL && way != NULL && out != NULL, DT_ERR_ARG, "search, way or out is NULL");
+    *out = v;
+    v.way = *way;
+    DT_TRY(check(&s->task, &v.way));
+    DT_TRY(judge(s, &v));
+    s->judged = *out = v;
+    return DT_OK;
+}
