@@ -27,7 +27,8 @@ const char *cli_end_name(dt_end end)
     static const char *const names[] = { [DT_END_NONE] = "none",
                                          [DT_END_EOS] = "eos",
                                          [DT_END_STRING] = "string",
-                                         [DT_END_LENGTH] = "length" };
+                                         [DT_END_LENGTH] = "length",
+                                         [DT_END_CANCELLED] = "cancelled" };
 
     return names[end];
 }

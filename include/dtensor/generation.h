@@ -27,10 +27,11 @@ typedef void (*dt_scores_fn)(void *arg, int64_t n, const float *scores, int64_t 
 
 /* Why a text has no more tokens. */
 typedef enum dt_end {
-    DT_END_NONE,   /* no token was asked for, or beam search found no such text */
-    DT_END_EOS,    /* an end-of-sequence token, which is its last */
-    DT_END_STRING, /* the last token completed one of stop_strings */
-    DT_END_LENGTH  /* as many as max_new_tokens or max_length allow */
+    DT_END_NONE,     /* no token was asked for, or beam search found no such text */
+    DT_END_EOS,      /* an end-of-sequence token, which is its last */
+    DT_END_STRING,   /* the last token completed one of stop_strings */
+    DT_END_LENGTH,   /* as many as max_new_tokens or max_length allow */
+    DT_END_CANCELLED /* somebody asked a service to stop (<dtensor/service.h>) */
 } dt_end;
 
 /* A list of token ids, borrowed. */

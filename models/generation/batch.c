@@ -155,15 +155,18 @@ static int32_t first_end(const dti_text_rules *u)
 
 /* --- groups ----------------------------------------------------------------------------------- */
 
-static dt_status begin_group(dti_batch *b, const dt_generate_options *o)
+static dt_status begin_group(dti_batch *b, const dti_making *m)
 {
+    const dt_generate_options *o = &m->o;
     const int64_t width = o->num_beams > 1 ? o->num_beams : o->num_return_sequences;
     const int64_t cells = b->n_prompts * (b->longest > width ? b->longest : width);
 
     DT_TRY(dti_rules_make(&b->rules, &b->model->info, o, b->longest));
     b->pad = o->pad >= 0 ? o->pad : first_end(&b->rules);
     DT_TRY(dt_state_create(b->model, b->n_prompts, b->rules.max_length - 1, &b->state));
+    dt_state_set_go_on(b->state, m->go_on, m->go_on_arg);
     DT_TRY(dti_alloc_array((size_t)cells, sizeof *b->input, (void **)&b->input));
+    b->n_input = b->longest;
     DT_TRY(dti_step_begin(&b->step, b->state, &b->rules));
     b->step.times = width;
     b->step.scores.above = b->first * width;
@@ -172,21 +175,21 @@ static dt_status begin_group(dti_batch *b, const dt_generate_options *o)
         DT_TRY(dti_beams_begin(b));
     else
         DT_TRY(rows_begin(b));
-    DT_TRY(dti_step_enter(&b->step, b->input, b->longest));
     return DT_OK;
 }
 
-static dt_status step_group(dti_batch *b)
+static dt_status enter(dti_batch *b)
 {
-    if (b->over) return DT_OK;
-    if (b->search != NULL)
-        DT_TRY(dti_beams_step(b));
-    else
-        DT_TRY(rows_step(b));
-    if (!b->over)
-        DT_TRY(dti_step_enter(&b->step, b->input, 1));
-    else if (b->search != NULL)
-        DT_TRY(dti_beams_end(b));
+    DT_TRY(dti_step_enter(&b->step, b->input, b->n_input));
+    b->n_input = 1;
+    return DT_OK;
+}
+
+static dt_status choose(dti_batch *b)
+{
+    if (b->search == NULL) return rows_step(b);
+    DT_TRY(dti_beams_step(b));
+    if (b->over) DT_TRY(dti_beams_end(b));
     return DT_OK;
 }
 
@@ -202,19 +205,35 @@ static void free_group(dti_batch *b)
 }
 
 /* Each group's next token enters the first stage as soon as it is chosen. */
-static dt_status run_groups(dti_batch *groups, int n, const dt_generate_options *o)
+static dt_status step_groups(dti_making *m)
 {
-    bool over = false;
+    bool over = true;
 
-    for (int i = 0; i < n; i++) DT_TRY(begin_group(&groups[i], o));
-    while (!over) {
-        over = true;
-        for (int i = 0; i < n; i++) {
-            DT_TRY(step_group(&groups[i]));
-            over &= groups[i].over;
-        }
+    for (int i = 0; i < m->n_groups && !m->entered; i++) DT_TRY(enter(&m->groups[i]));
+    m->entered = true;
+    for (int i = 0; i < m->n_groups; i++) {
+        dti_batch *b = &m->groups[i];
+        if (b->over) continue;
+        DT_TRY(choose(b));
+        if (!b->over) DT_TRY(enter(b));
+        over &= b->over;
     }
-    DT_TRY(dti_settle_stages(groups[0].model));
+    m->over = over;
+    return DT_OK;
+}
+
+/* A group that is alone keeps nobody waiting: its tokens are there before the next pass. */
+dt_status dti_making_step(dti_making *m)
+{
+    if (m->over) return DT_OK;
+    if (m->n_groups > 1) {
+        DT_TRY(step_groups(m));
+    } else {
+        DT_TRY(enter(m->groups));
+        DT_TRY(choose(m->groups));
+        m->over = m->groups->over;
+    }
+    if (m->over) DT_TRY(dti_settle_stages(m->all.model));
     return DT_OK;
 }
 
@@ -240,52 +259,78 @@ static dt_status check_call(dti_batch *all, const dt_generate_options *o)
 }
 
 /* Whoever looks at scores wants those of all prompts in one piece. */
-static dt_status run(const dti_batch *all, const dt_generate_options *o, dt_generated *g)
+static dt_status begin(dti_making *m)
 {
-    const int n = o->on_scores != NULL ? 1 : dt_model_groups(all->model, all->n_prompts);
-    dti_batch *groups;
-    dt_status st;
+    const dti_batch *all = &m->all;
+    int n;
 
-    g->n = all->n_texts;
-    DT_TRY(dti_texts_make(g->n, all->max_new, &g->texts));
-    if (!dt_mesh_is_member(all->model->mesh) || all->max_new == 0) return DT_OK;
-    DT_TRY(dti_alloc_array((size_t)n, sizeof *groups, (void **)&groups));
+    DT_TRY(check_call(&m->all, &m->o));
+    n = m->o.on_scores != NULL ? 1 : dt_model_groups(all->model, all->n_prompts);
+    DT_TRY(dti_new(sizeof *m->made, &m->made));
+    DT_TRY(dti_texts_make(all->n_texts, all->max_new, &m->made->texts));
+    m->made->n = all->n_texts;
+    m->over = !dt_mesh_is_member(all->model->mesh) || all->max_new == 0;
+    if (m->over) return DT_OK;
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *m->groups, (void **)&m->groups));
+    m->n_groups = n;
     for (int i = 0; i < n; i++) {
-        dti_batch *b = &groups[i];
+        dti_batch *b = &m->groups[i];
         *b = (dti_batch){ .model = all->model, .longest = all->longest, .max_new = all->max_new };
         b->first = all->n_prompts * i / n;
         b->n_prompts = all->n_prompts * (i + 1) / n - b->first;
         b->prompts = all->prompts + b->first;
-        b->n_texts = b->n_prompts * o->num_return_sequences;
-        b->texts = g->texts + b->first * o->num_return_sequences;
+        b->n_texts = b->n_prompts * m->o.num_return_sequences;
+        b->texts = m->made->texts + b->first * m->o.num_return_sequences;
+        DT_TRY(begin_group(b, m));
     }
-    st = run_groups(groups, n, o);
-    for (int i = 0; i < n; i++) free_group(&groups[i]);
-    dti_free(groups);
-    if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
     return DT_OK;
+}
+
+dt_status dti_making_begin(dti_making *m, dt_model *model, const dt_ids *prompts, int64_t n_prompts,
+                           const dt_generate_options *options)
+{
+    dt_status st;
+
+    m->all = (dti_batch){ .model = model, .prompts = prompts, .n_prompts = n_prompts };
+    m->o = (dt_generate_options)DT_GENERATE_OPTIONS_INIT;
+    DT_CHECK(model != NULL, DT_ERR_ARG, "model is NULL");
+    DT_TRY(dti_options_read("dt_generate_options", "start from DT_GENERATE_OPTIONS_INIT", options,
+                            &m->o, sizeof m->o));
+    st = begin(m);
+    if (st != DT_OK) dti_making_end(m);
+    DT_TRY(st);
+    return DT_OK;
+}
+
+dt_generated *dti_making_take(dti_making *m)
+{
+    dt_generated *made = m->made;
+
+    m->made = NULL;
+    return made;
+}
+
+void dti_making_end(dti_making *m)
+{
+    for (int i = 0; i < m->n_groups; i++) free_group(&m->groups[i]);
+    dti_free(m->groups);
+    dti_rules_free(&m->all.rules);
+    dt_generated_release(&m->made);
+    *m = (dti_making){ 0 };
 }
 
 dt_status dt_generate_batch(dt_model *model, const dt_ids *prompts, int64_t n_prompts,
                             const dt_generate_options *options, dt_generated **out)
 {
-    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
-    dti_batch all = { .model = model, .prompts = prompts, .n_prompts = n_prompts };
-    dt_generated *g = NULL;
+    dti_making m = { 0 };
     dt_status st = DT_OK;
 
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
-    DT_CHECK(model != NULL, DT_ERR_ARG, "model is NULL");
-    DT_TRY(dti_options_read("dt_generate_options", "start from DT_GENERATE_OPTIONS_INIT", options,
-                            &o, sizeof o));
-    DT_TRY_TO(done, st, check_call(&all, &o));
-    DT_TRY_TO(done, st, dti_new(sizeof *g, &g));
-    DT_TRY_TO(done, st, run(&all, &o, g));
-    *out = g;
-    g = NULL;
-done:
-    dt_generated_release(&g);
-    dti_rules_free(&all.rules);
-    return st;
+    DT_TRY(dti_making_begin(&m, model, prompts, n_prompts, options));
+    while (st == DT_OK && !m.over) st = dti_making_step(&m);
+    if (st == DT_OK) *out = dti_making_take(&m);
+    dti_making_end(&m);
+    if (st != DT_OK) return dti_error_frame(st, __func__, __FILE__, __LINE__);
+    return DT_OK;
 }

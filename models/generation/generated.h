@@ -31,7 +31,8 @@ typedef struct dti_batch {
     dti_text_rules rules;
     dt_state *state;
     dti_step step;
-    int32_t *input;      /* [rows, longest] what is read next */
+    int32_t *input;      /* [rows, n_input] what is read next */
+    int64_t n_input;     /* longest, then 1 */
     dti_new_text *texts; /* [n_texts] of each prompt as many as are wanted */
     int64_t n_texts;
     int32_t *next;             /* [n_texts] */
@@ -40,6 +41,30 @@ typedef struct dti_batch {
     bool over;
     int32_t pad;
 } dti_batch;
+
+/* What dt_generate_batch() does, a step at a time. */
+typedef struct dti_making {
+    dti_batch all; /* the call as a whole */
+    dt_generate_options o;
+    dti_batch *groups; /* [n_groups] */
+    int n_groups;
+    bool entered, over;
+    dt_generated *made; /* texts as far as they are; of beams when all is over */
+    dt_go_on_fn go_on;  /* of the states, see dt_state_set_go_on(); set before, or NULL */
+    void *go_on_arg;
+} dti_making;
+
+/* Everything that needs no other rank: checks, memory, caches. What it is given lives until the
+ * end, `m` begins as zeros but for go_on and stays where it is. On error there is nothing to end. */
+dt_status dti_making_begin(dti_making *m, dt_model *model, const dt_ids *prompts, int64_t n_prompts,
+                           const dt_generate_options *options) DT_MUST_USE;
+
+/* One more token of each text, until `over`. Collective. */
+dt_status dti_making_step(dti_making *m) DT_MUST_USE;
+
+/* Hands the texts over; dt_generated_release(). */
+dt_generated *dti_making_take(dti_making *m);
+void dti_making_end(dti_making *m); /* accepts zeros */
 
 /* n texts with room for max_new tokens each. */
 dt_status dti_texts_make(int64_t n, int64_t max_new, dti_new_text **out) DT_MUST_USE;
