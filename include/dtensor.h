@@ -40,6 +40,7 @@
 #include <dtensor/plans.h>
 #include <dtensor/policy.h>
 #include <dtensor/predict.h>
+#include <dtensor/service.h>
 #include <dtensor/surroundings.h>
 #include <dtensor/tensor.h>
 #include <dtensor/timeline.h>

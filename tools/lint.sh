@@ -12,7 +12,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-ROOMS="base files text mesh placements dtensor parallel_styles weights training models planner cli"
+ROOMS="base files text mesh placements dtensor parallel_styles weights training models planner service cli"
 
 c_files() {
     for folder in include $ROOMS tests examples bench; do
@@ -75,6 +75,7 @@ check_includes() {
             face["dtensor/generation.h"] = face["dtensor/limits.h"] = "models"
             face["dtensor/checkpoints.h"] = face["dtensor/predict.h"] = "models"
             face["dtensor/planner.h"] = "planner"
+            face["dtensor/service.h"] = "service"
         }
         # The folder below kernels/ or comm/ that a path lies in, or nothing.
         function wing(path) {

@@ -164,6 +164,8 @@ typedef struct dt_model_pass {
     dt_tensor *segments; /* of sequences made of documents: what dt_attention() sees as such, for
                           * dt_cached_attention(); positions count in documents then. Or NULL */
     dt_tensor *rows_of;  /* [batch, tokens] i32: 0, 1, ... along each sequence; with segments */
+    dt_hidden_fn see;    /* shown what enters each layer and what leaves the last one; or NULL */
+    void *see_arg;
 } dt_model_pass;
 
 /**

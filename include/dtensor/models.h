@@ -301,6 +301,15 @@ typedef bool (*dt_go_on_fn)(void *arg);
 DT_API void dt_state_set_progress(dt_state *state, dt_progress_fn progress, void *arg);
 DT_API void dt_state_set_go_on(dt_state *state, dt_go_on_fn go_on, void *arg);
 
+/* Shown hidden states x [batch, tokens, hidden] before layer i = 0, 1, ..., and with i the number
+ * of layers what leaves the last one, before the last norm; they are the tape's, lying as the plan
+ * says. */
+typedef void (*dt_hidden_fn)(void *arg, dt_tape *tape, int64_t i, dt_tensor *x);
+
+/** Who sees hidden states of a state's passes; of a model in stages each rank those of its own
+ * layers. NULL: nobody. Not collective; the function is called on every rank. Errors: none. */
+DT_API void dt_state_set_hidden(dt_state *state, dt_hidden_fn see, void *arg);
+
 /* Tokens that one sequence of the batch has seen; 0 for a number out of range. Not collective, no
  * errors. */
 DT_API int64_t dt_state_length_of(const dt_state *state, int64_t sequence);

@@ -55,7 +55,7 @@ typedef struct dti_making {
 } dti_making;
 
 /* Everything that needs no other rank: checks, memory, caches. What it is given lives until the
- * end, `m` begins as zeros but for go_on and stays where it is. On error there is nothing to end. */
+ * end, `m` begins as zeros but for go_on and stays where it is. After an error nothing is there. */
 dt_status dti_making_begin(dti_making *m, dt_model *model, const dt_ids *prompts, int64_t n_prompts,
                            const dt_generate_options *options) DT_MUST_USE;
 

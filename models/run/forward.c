@@ -132,6 +132,8 @@ dt_status dti_pass_make(dt_tape *t, const dt_model *m, dt_state *s, int64_t n_to
                             .progress_arg = s->progress_arg,
                             .go_on = n_tokens > 1 ? s->go_on : NULL,
                             .go_on_arg = s->go_on_arg,
+                            .see = s->see,
+                            .see_arg = s->see_arg,
                             .length = longest_after(s, n_tokens) };
     DT_TRY(dti_pass_ints(t, m, s->batch, n_tokens, s->together, &out->ids));
     DT_TRY(dti_pass_ints(t, m, s->batch, n_tokens, s->together, &out->positions));

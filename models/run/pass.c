@@ -123,6 +123,11 @@ static bool goes_on(dt_tape *t, const dt_model_pass *pass, int64_t i)
     return false;
 }
 
+static void show(dt_tape *t, const dt_model_pass *pass, int64_t i, dt_tensor *x)
+{
+    if (pass->see != NULL && x != NULL) pass->see(pass->see_arg, t, i, x);
+}
+
 static dt_tensor *embed(dt_tape *t, const dt_model *m, const dt_model_pass *pass)
 {
     part p = { "embed",
@@ -141,8 +146,11 @@ dt_tensor *dti_pass_body(dt_tape *t, const dt_model *m, const dt_model_pass *pas
 
     if (arch->tables != NULL && flow.x != NULL && stage->n > 0)
         arch->tables(m->self, t, pass, flow.tables);
-    for (int64_t i = stage->first; i < stage->first + stage->n && flow.x != NULL; i++)
+    for (int64_t i = stage->first; i < stage->first + stage->n && flow.x != NULL; i++) {
+        show(t, pass, i, flow.x);
         flow.x = goes_on(t, pass, i) ? run_block(t, m, pass, i, &flow, again) : NULL;
+    }
+    if (stage->heads) show(t, pass, pass->n_layers, flow.x);
     return flow.x;
 }
 

@@ -473,3 +473,11 @@ void dt_state_set_go_on(dt_state *s, dt_go_on_fn go_on, void *arg)
     s->go_on = go_on;
     s->go_on_arg = arg;
 }
+
+void dt_state_set_hidden(dt_state *s, dt_hidden_fn see, void *arg)
+{
+    if (s == NULL) return;
+    s->see = see;
+    s->see_arg = arg;
+    s->unrecorded = s->unrecorded || see != NULL;
+}

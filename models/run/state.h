@@ -42,6 +42,8 @@ struct dt_state {
     void *progress_arg;
     dt_go_on_fn go_on; /* see dt_model_pass */
     void *go_on_arg;
+    dt_hidden_fn see; /* see dt_state_set_hidden(); or NULL */
+    void *see_arg;
     dti_entered entered;
     int64_t room; /* positions that the caches have by now: capacity, or less where they grow */
 };

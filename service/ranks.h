@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A rank's side of a crew: what orders are carried out with. */
+#ifndef DTI_RANKS_H
+#define DTI_RANKS_H
+
+#include "dtensor/device/device_memory.h"
+#include "models/generation/generated.h"
+#include "service/crew.h"
+
+typedef struct dti_rank {
+    dti_crew *crew;
+    dt_runtime *rt;
+    dt_mesh *mesh; /* of all ranks */
+    int number;    /* its own */
+    dti_view *view;
+    dt_model *model;
+    const dti_memory *memory; /* its device's; NULL before there is a model */
+    struct dt_call *jobs[DTI_MAX_RUNNING];
+} dti_rank;
+
+/* A request that ranks are busy with: as it came, and what has become of it. */
+typedef struct dt_call dti_job;
+struct dt_call {
+    dti_rank *rank;
+    dt_ticket *ticket; /* rank 0's; NULL on others */
+    char *bytes;       /* of the request; the ticket's on rank 0 */
+    dti_unpacking from;
+    bool broken;    /* a pass or a call was told to end; on every rank alike */
+    dt_status said; /* of telling, or of asking whether it goes on: the crew cannot go on */
+    /* texts */
+    dti_making making;
+    int64_t *told; /* tokens of each text that the caller has got */
+    int64_t n_steps;
+    /* a call */
+    const dt_piece *inputs;
+    int64_t n_inputs;
+};
+
+/* Shows that the rank is alive, and what it holds. */
+void dti_rank_beat(dti_rank *r);
+void dti_rank_show(dti_rank *r, dti_doing doing, int64_t number);
+
+/* Whether anybody still wants the answer. Collective; false after an error, which is in `said`. */
+bool dti_job_goes_on(dti_job *j);
+
+/* Not OK: the crew cannot go on after this error of a request, which one rank alone may have. */
+dt_status dti_job_survives(const dti_job *j, dt_status st) DT_MUST_USE;
+
+/* Texts (texts.c): begin, one token more (*over: there are no more), and all to the caller. */
+dt_status dti_texts_begin(dti_job *j) DT_MUST_USE;
+dt_status dti_texts_step(dti_job *j, bool *over) DT_MUST_USE;
+dt_status dti_texts_tell_all(dti_job *j) DT_MUST_USE;
+
+/* A function from its begin to its end (functions.c). */
+dt_status dti_call_run(dti_job *j) DT_MUST_USE;
+
+/* The function that dt_service_forward() calls (forward.c). */
+extern const char dti_forward_name[];
+dt_status dti_forward(dt_call *call, void *arg) DT_MUST_USE;
+
+#endif

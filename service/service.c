@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Services and the models that they have loaded. */
+#include "service/waiter.h"
+
+#include "base/options.h"
+#include "dtensor/device/device_memory.h"
+#include "service/served.h"
+
+/* --- services --------------------------------------------------------------------------------- */
+
+static void release_service(dt_service *s)
+{
+    if (s == NULL || atomic_fetch_sub(&s->refs, 1) != 1) return;
+    (void)pthread_mutex_destroy(&s->lock);
+    dti_free(s);
+}
+
+static dt_status read_options(const dt_service_options *options, dt_service *s)
+{
+    static const dt_service_options by_default = DT_SERVICE_OPTIONS_INIT;
+    static const dt_run_options run = DT_RUN_OPTIONS_INIT;
+    dt_service_options *o = &s->options;
+
+    *o = by_default;
+    s->run = run;
+    DT_TRY(dti_options_read("dt_service_options", "start from DT_SERVICE_OPTIONS_INIT", options, o,
+                            sizeof *o));
+    DT_TRY(dti_options_read("dt_run_options", "start from DT_RUN_OPTIONS_INIT", o->run, &s->run,
+                            sizeof s->run));
+    o->run = &s->run;
+    DT_CHECK(s->run.n_ranks >= 1, DT_ERR_ARG, "n_ranks is %d", s->run.n_ranks);
+    DT_CHECK(o->max_queued >= 1, DT_ERR_ARG, "max_queued is %lld", (long long)o->max_queued);
+    DT_CHECK(o->max_running >= 1 && o->max_running <= DTI_MAX_RUNNING, DT_ERR_ARG,
+             "max_running is %d, not in 1..%d", o->max_running, (int)DTI_MAX_RUNNING);
+    DT_CHECK(o->start_ms >= 1, DT_ERR_ARG, "start_ms is %lld", (long long)o->start_ms);
+    DT_CHECK(dt_launch_size() == 1, DT_ERR_UNSUPPORTED,
+             "this program is one of %d processes that a launcher started; a service starts its "
+             "ranks itself, in a program that was started alone",
+             dt_launch_size());
+    return DT_OK;
+}
+
+dt_status dt_service_start(const dt_service_options *options, dt_service **out)
+{
+    dt_status st = DT_OK;
+    dt_service *s;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    *out = NULL;
+    DT_TRY(dti_new(sizeof *s, &s));
+    s->refs = 1;
+    (void)pthread_mutex_init(&s->lock, NULL);
+    DT_TRY_TO(fail, st, read_options(options, s));
+    DT_TRY_TO(fail, st, dti_crew_start(&s->options, &s->spare));
+    *out = s;
+    return DT_OK;
+
+fail:
+    release_service(s);
+    return st;
+}
+
+static dti_crew *take_crew(dt_served *m)
+{
+    dti_crew *c;
+
+    (void)pthread_mutex_lock(&m->lock);
+    c = m->crew;
+    m->crew = NULL;
+    (void)pthread_mutex_unlock(&m->lock);
+    return c;
+}
+
+/* A crew of the service; NULL: it has no more. */
+static dti_crew *take_any(dt_service *s)
+{
+    dti_crew *c;
+
+    (void)pthread_mutex_lock(&s->lock);
+    c = s->spare;
+    s->spare = NULL;
+    for (dt_served *m = s->models; m != NULL && c == NULL; m = m->next) c = take_crew(m);
+    (void)pthread_mutex_unlock(&s->lock);
+    return c;
+}
+
+/* All are asked before one is waited for. */
+dt_status dt_service_stop(dt_service **service)
+{
+    dt_service *s = service != NULL ? *service : NULL;
+    dt_error first = { .code = DT_OK };
+
+    if (s == NULL) return DT_OK;
+    *service = NULL;
+    (void)pthread_mutex_lock(&s->lock);
+    s->stopped = true;
+    for (dt_served *m = s->models; m != NULL; m = m->next) {
+        (void)pthread_mutex_lock(&m->lock);
+        if (m->crew != NULL) dti_crew_quit(m->crew);
+        (void)pthread_mutex_unlock(&m->lock);
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    for (dti_crew *c; (c = take_any(s)) != NULL;)
+        if (dti_crew_end(&c) != DT_OK && first.code == DT_OK) first = *dt_last_error();
+    release_service(s);
+    if (first.code != DT_OK) dti_error_restore(&first);
+    return first.code;
+}
+
+int dt_service_n_ranks(const dt_service *s)
+{
+    return s != NULL ? s->run.n_ranks : 0;
+}
+
+/* --- models ----------------------------------------------------------------------------------- */
+
+static void release_served(dt_served *m)
+{
+    if (m == NULL) return;
+    dt_tokenizer_release(&m->tokenizer);
+    dt_chat_release(&m->chat);
+    (void)pthread_mutex_destroy(&m->lock);
+    release_service(m->service);
+    dti_free(m->dir);
+    dti_free(m);
+}
+
+static dt_status create_served(dt_service *s, const char *dir, const dt_parallelize_options *how,
+                               dt_served **out)
+{
+    dt_served *m;
+
+    DT_TRY(dti_new(sizeof *m, &m));
+    m->service = s;
+    (void)atomic_fetch_add(&s->refs, 1);
+    (void)pthread_mutex_init(&m->lock, NULL);
+    m->how = *how;
+    *out = m;
+    return dti_strdup(dir, &m->dir);
+}
+
+/* A crew that has no model: the one that the service was started with, or a new one. */
+static dt_status take_spare(dt_service *s, dti_crew **out)
+{
+    bool stopped;
+
+    (void)pthread_mutex_lock(&s->lock);
+    stopped = s->stopped;
+    *out = s->spare;
+    s->spare = NULL;
+    (void)pthread_mutex_unlock(&s->lock);
+    DT_CHECK(!stopped, DT_ERR_COMM, "the service was stopped");
+    return *out != NULL ? DT_OK : dti_crew_start(&s->options, out);
+}
+
+static dt_status load_on(dti_crew *c, const dt_served *m)
+{
+    static const dt_request_options by_default = DT_REQUEST_OPTIONS_INIT;
+    dt_ticket *t = NULL;
+    dt_status st;
+
+    DT_TRY(dti_strdup(m->dir, &c->dir));
+    c->how = m->how;
+    DT_TRY(dti_ticket_create(c, DTI_TICKET_LOAD, &by_default, &t));
+    DT_TRY_TO(done, st, dti_waiter_create(&by_default, 0, &t->waiter));
+    t->waiter->progress = m->how.progress;
+    t->waiter->progress_arg = m->how.progress_arg;
+    DT_TRY_TO(done, st, dti_ticket_queue(t));
+    DT_TRY_TO(done, st, dti_ticket_wait(t));
+done:
+    dti_ticket_release(&t);
+    return st;
+}
+
+/* A new crew for the model, unless the service was stopped meanwhile. */
+static dt_status start_model(dt_served *m)
+{
+    dt_service *s = m->service;
+    dti_crew *c = NULL;
+    dt_error why;
+    dt_status st;
+
+    DT_TRY(take_spare(s, &c));
+    DT_TRY_TO(fail, st, load_on(c, m));
+    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&m->lock);
+    if (!s->stopped) m->crew = c;
+    (void)pthread_mutex_unlock(&m->lock);
+    st = s->stopped ? DT_ERR_COMM : DT_OK;
+    (void)pthread_mutex_unlock(&s->lock);
+    DT_CHECK_TO(fail, st, st == DT_OK, DT_ERR_COMM, "the service was stopped");
+    return DT_OK;
+
+fail:
+    why = *dt_last_error();
+    (void)dti_crew_end(&c);
+    dti_error_restore(&why);
+    return st;
+}
+
+dt_status dt_service_load(dt_service *service, const char *dir,
+                          const dt_parallelize_options *options, dt_served **out)
+{
+    dt_parallelize_options how = DT_PARALLELIZE_OPTIONS_INIT;
+    dt_served *m = NULL;
+    dt_status st = DT_OK;
+
+    DT_CHECK(service != NULL && dir != NULL && out != NULL, DT_ERR_ARG,
+             "service, dir or out is NULL");
+    *out = NULL;
+    DT_TRY(dti_options_read("dt_parallelize_options", "start from DT_PARALLELIZE_OPTIONS_INIT",
+                            options, &how, sizeof how));
+    DT_TRY_TO(fail, st, create_served(service, dir, &how, &m));
+    DT_TRY_TO(fail, st, start_model(m));
+    (void)pthread_mutex_lock(&service->lock);
+    m->next = service->models;
+    service->models = m;
+    (void)pthread_mutex_unlock(&service->lock);
+    *out = m;
+    return DT_OK;
+
+fail:
+    release_served(m);
+    return st;
+}
+
+dt_status dt_service_unload(dt_served **model)
+{
+    dt_served *m = model != NULL ? *model : NULL;
+    dti_crew *c;
+    dt_status st;
+
+    if (m == NULL) return DT_OK;
+    *model = NULL;
+    (void)pthread_mutex_lock(&m->service->lock);
+    for (dt_served **at = &m->service->models; *at != NULL; at = &(*at)->next)
+        if (*at == m) {
+            *at = m->next;
+            break;
+        }
+    (void)pthread_mutex_unlock(&m->service->lock);
+    c = take_crew(m);
+    st = dti_crew_end(&c);
+    release_served(m);
+    return st;
+}
+
+dt_status dt_service_restart(dt_served *m)
+{
+    dti_crew *c;
+
+    DT_CHECK(m != NULL, DT_ERR_ARG, "model is NULL");
+    c = take_crew(m);
+    (void)dti_crew_end(&c); /* a rank that hangs stays behind */
+    DT_TRY(start_model(m));
+    return DT_OK;
+}
+
+dt_status dti_served_crew(dt_served *m, dti_crew **out)
+{
+    dti_crew *c;
+    dt_status st;
+
+    DT_CHECK(m != NULL, DT_ERR_ARG, "model is NULL");
+    (void)pthread_mutex_lock(&m->lock);
+    c = m->crew != NULL ? dti_crew_retain(m->crew) : NULL;
+    (void)pthread_mutex_unlock(&m->lock);
+    DT_CHECK(c != NULL, DT_ERR_COMM, "the model was not restarted, or its service was stopped");
+    (void)pthread_mutex_lock(&c->lock);
+    st = dti_crew_check(c);
+    (void)pthread_mutex_unlock(&c->lock);
+    *out = c;
+    if (st != DT_OK) dti_crew_release(c);
+    return st;
+}
+
+dt_status dti_served_open(dt_served *m, dt_tokenizer **tokenizer, dt_chat **chat)
+{
+    dt_status st = DT_OK;
+
+    (void)pthread_mutex_lock(&m->lock);
+    if (m->tokenizer == NULL) DT_TRY_TO(done, st, dt_tokenizer_open(m->dir, &m->tokenizer));
+    if (chat != NULL && m->chat == NULL) DT_TRY_TO(done, st, dt_chat_open(m->dir, &m->chat));
+    *tokenizer = dt_tokenizer_retain(m->tokenizer);
+    if (chat != NULL) *chat = dt_chat_retain(m->chat);
+done:
+    (void)pthread_mutex_unlock(&m->lock);
+    return st;
+}
+
+/* --- reports ---------------------------------------------------------------------------------- */
+
+dt_status dt_service_info(dt_served *m, dt_model_info *out)
+{
+    dti_crew *c;
+
+    DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
+    DT_TRY(dti_served_crew(m, &c));
+    *out = c->info;
+    dti_crew_release(c);
+    return DT_OK;
+}
+
+dt_status dt_service_count(dt_served *m, dt_service_counts *out)
+{
+    dti_crew *c;
+
+    DT_CHECK(m != NULL && out != NULL, DT_ERR_ARG, "model or out is NULL");
+    *out = (dt_service_counts){ .failed = true };
+    (void)pthread_mutex_lock(&m->lock);
+    c = m->crew;
+    if (c != NULL) {
+        (void)pthread_mutex_lock(&c->lock);
+        *out = c->counts;
+        (void)pthread_mutex_unlock(&c->lock);
+    }
+    (void)pthread_mutex_unlock(&m->lock);
+    return DT_OK;
+}
+
+static int64_t shown(const dti_view *v, int i)
+{
+    return atomic_load_explicit(&v->memory[i], memory_order_relaxed);
+}
+
+/* Adds what a crew's ranks show. */
+static void add_memory(dti_crew *c, dt_rank_memory *ranks, dt_rank_memory_kinds *kinds)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    for (int r = 0; r < c->run.n_ranks; r++) {
+        const dti_view *v = &c->views[r];
+        if (ranks != NULL) {
+            ranks[r].cut_bytes += v->cut_bytes;
+            ranks[r].whole_bytes += v->whole_bytes;
+            ranks[r].allocated_bytes += shown(v, 0);
+            ranks[r].peak_bytes += shown(v, 1);
+            ranks[r].reserved_bytes += shown(v, 2);
+        }
+        if (kinds == NULL) continue;
+        kinds[r].values_bytes += shown(v, 3 + DTI_KIND_VALUES);
+        kinds[r].weights_bytes += shown(v, 3 + DTI_KIND_WEIGHTS);
+        kinds[r].caches_bytes += shown(v, 3 + DTI_KIND_CACHES);
+        kinds[r].states_bytes += shown(v, 3 + DTI_KIND_STATES);
+        kinds[r].recorded_bytes += shown(v, 3 + DTI_KIND_RECORDED);
+        kinds[r].gathered_bytes += shown(v, 3 + DTI_KIND_GATHERED);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
+dt_status dt_service_memory(dt_service *s, dt_served *model, dt_rank_memory *ranks,
+                            dt_rank_memory_kinds *kinds)
+{
+    _Static_assert(3 + DTI_N_KINDS == DTI_N_MEMORY, "three sums, and all kinds");
+    DT_CHECK(s != NULL && (ranks != NULL || kinds != NULL), DT_ERR_ARG,
+             "service is NULL, or both ranks and kinds are");
+    for (int r = 0; r < s->run.n_ranks; r++) {
+        if (ranks != NULL) ranks[r] = (dt_rank_memory){ .rank = r };
+        if (kinds != NULL) kinds[r] = (dt_rank_memory_kinds){ .rank = r };
+    }
+    (void)pthread_mutex_lock(&s->lock);
+    for (dt_served *m = s->models; m != NULL; m = m->next) {
+        if (model != NULL && m != model) continue;
+        (void)pthread_mutex_lock(&m->lock);
+        if (m->crew != NULL) add_memory(m->crew, ranks, kinds);
+        (void)pthread_mutex_unlock(&m->lock);
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    return DT_OK;
+}

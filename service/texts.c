@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests for texts, on a rank. */
+#include "base/numbers.h"
+#include "service/ranks.h"
+
+#include <string.h>
+
+static bool on_layer(void *arg)
+{
+    return dti_job_goes_on(arg);
+}
+
+static void on_scores(void *arg, int64_t n, const float *scores, int64_t n_rows, int64_t vocab)
+{
+    dti_job *j = arg;
+    const dti_event head = { .kind = DTI_EVENT_SCORES,
+                             .a = n_rows,
+                             .b = n,
+                             .n_bytes = (size_t)(n_rows * vocab) * sizeof *scores };
+
+    if (j->ticket != NULL && j->said == DT_OK) j->said = dti_ticket_tell(j->ticket, &head, scores);
+}
+
+dt_status dti_texts_begin(dti_job *j)
+{
+    dt_generate_options o;
+    const dt_ids *prompts;
+    int64_t n;
+
+    DT_TRY(dti_unpack_options(&j->from, &o));
+    DT_TRY(dti_unpack_lists(&j->from, &prompts, &n));
+    if (o.on_scores != NULL) o.on_scores = on_scores;
+    o.scores_arg = j;
+    j->making.go_on = on_layer;
+    j->making.go_on_arg = j;
+    DT_TRY(dti_making_begin(&j->making, j->rank->model, prompts, n, &o));
+    DT_TRY(dti_alloc_array((size_t)j->making.made->n, sizeof *j->told, (void **)&j->told));
+    return DT_OK;
+}
+
+/* Tokens that are new since the last step. */
+static dt_status tell_tokens(dti_job *j)
+{
+    const dt_generated *g = j->making.made;
+
+    for (int64_t i = 0; i < g->n; i++)
+        for (; j->told[i] < g->texts[i].n; j->told[i]++) {
+            const dti_event head = {
+                .kind = DTI_EVENT_TOKEN, .a = i, .b = j->told[i], .n_bytes = sizeof(int32_t)
+            };
+            DT_TRY(dti_ticket_tell(j->ticket, &head, &g->texts[i].ids[j->told[i]]));
+        }
+    return DT_OK;
+}
+
+dt_status dti_texts_step(dti_job *j, bool *over)
+{
+    DT_TRY(dti_making_step(&j->making));
+    DT_TRY(j->said);
+    *over = j->making.over;
+    if (j->ticket != NULL && j->ticket->tells_tokens && !*over && j->making.o.num_beams == 1)
+        DT_TRY(tell_tokens(j));
+    return DT_OK;
+}
+
+dt_status dti_texts_tell_all(dti_job *j)
+{
+    const dt_generated *g = j->making.made;
+    dti_crew *c = j->rank->crew;
+    int64_t n_tokens = 0;
+
+    for (int64_t i = 0; g != NULL && i < g->n; i++) {
+        const dti_new_text *text = &g->texts[i];
+        const size_t bytes = (size_t)text->n * sizeof *text->ids;
+        const dti_event head = { .kind = DTI_EVENT_TEXT,
+                                 .a = i,
+                                 .n_bytes = sizeof(dti_text_head) + bytes };
+        dti_packet p = { 0 };
+        dt_status st;
+        DT_TRY(dti_packet_put(&p, &(dti_text_head){ text->n, text->end, text->score },
+                              sizeof(dti_text_head)));
+        st = dti_packet_put(&p, text->ids, bytes);
+        if (st == DT_OK) st = dti_ticket_tell(j->ticket, &head, p.bytes);
+        dti_free(p.bytes);
+        DT_TRY(st);
+        n_tokens += text->n;
+    }
+    (void)pthread_mutex_lock(&c->lock);
+    c->counts.new_tokens += n_tokens;
+    (void)pthread_mutex_unlock(&c->lock);
+    return DT_OK;
+}

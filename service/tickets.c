@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The life of a request: queued by its caller, run by the ranks, waited for. Whoever waits also
+ * watches: that a deadline holds and that rank 0 moves does not depend on the ranks. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/numbers.h"
+#include "service/waiter.h"
+
+static const int64_t MS = 1000000;
+
+/* Milliseconds: that ranks may take to notice what ends a request or the crew; more than a
+ * collective may, that rank 0 may be silent. */
+enum { NOTICE = 1000, SILENCE = 1000 };
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+dt_status dti_ticket_create(dti_crew *c, dti_ticket_kind kind, const dt_request_options *request,
+                            dt_ticket **out)
+{
+    dt_ticket *t;
+
+    DT_TRY(dti_new(sizeof *t, &t));
+    t->refs = 1;
+    t->crew = dti_crew_retain(c);
+    t->kind = kind;
+    t->priority = request->priority;
+    t->deadline_ns =
+        request->deadline_ms > 0 ? dti_now_ns() + request->deadline_ms * MS : INT64_MAX;
+    t->last = &t->first;
+    dti_cond_init(&t->changed);
+    *out = t;
+    return DT_OK;
+}
+
+dt_ticket *dti_ticket_retain(dt_ticket *t)
+{
+    (void)atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+    return t;
+}
+
+void dti_ticket_release(dt_ticket **ticket)
+{
+    dt_ticket *t = *ticket;
+
+    *ticket = NULL;
+    if (t == NULL || atomic_fetch_sub(&t->refs, 1) != 1) return;
+    for (dti_event *e = t->first, *next; e != NULL; e = next) {
+        next = e->next;
+        dti_free(e);
+    }
+    (void)pthread_cond_destroy(&t->changed);
+    dti_free(t->packet.bytes);
+    dti_waiter_free(t->waiter);
+    dti_crew_release(t->crew);
+    dti_free(t);
+}
+
+void dt_ticket_release(dt_ticket **ticket)
+{
+    if (ticket == NULL || *ticket == NULL) return;
+    dt_ticket_cancel(*ticket);
+    dti_ticket_release(ticket);
+}
+
+dt_status dti_ticket_queue(dt_ticket *t)
+{
+    dti_crew *c = t->crew;
+    dt_ticket **at = &c->queue;
+    dt_status st;
+
+    (void)pthread_mutex_lock(&c->lock);
+    DT_TRY_TO(done, st, dti_crew_check(c));
+    DT_CHECK_TO(done, st, c->counts.queued < c->max_queued, DT_ERR_MEMORY,
+                "the queue is full: %lld requests wait", (long long)c->counts.queued);
+    while (*at != NULL && (*at)->priority >= t->priority) at = &(*at)->next;
+    t->next = *at;
+    *at = dti_ticket_retain(t);
+    t->number = ++c->n_tickets;
+    c->counts.queued++;
+    c->counts.prompt_tokens += t->n_prompt;
+    (void)pthread_cond_broadcast(&c->changed);
+done:
+    (void)pthread_mutex_unlock(&c->lock);
+    return st;
+}
+
+/* Out of the queue, if it is there. Under the lock. */
+static void leave_queue(dt_ticket *t)
+{
+    dti_crew *c = t->crew;
+
+    for (dt_ticket **at = &c->queue; *at != NULL; at = &(*at)->next)
+        if (*at == t) {
+            dt_ticket *held = t;
+            *at = t->next;
+            c->counts.queued--;
+            (void)atomic_fetch_sub(&held->refs, 1); /* never the last: the caller's is there */
+            return;
+        }
+}
+
+static int64_t *counter_of(dti_crew *c, const dt_ticket *t)
+{
+    if (t->error.code == DT_OK) return t->cancelled ? &c->counts.cancelled : &c->counts.done;
+    return t->error.code == DT_ERR_ARG || t->error.code == DT_ERR_SHAPE ||
+                   t->error.code == DT_ERR_UNSUPPORTED
+               ? &c->counts.refused
+               : &c->counts.failures;
+}
+
+void dti_ticket_finish_locked(dt_ticket *t, const dt_error *how)
+{
+    if (t->state == DT_TICKET_DONE) return;
+    leave_queue(t);
+    t->state = DT_TICKET_DONE;
+    t->error = *how;
+    if (t->kind != DTI_TICKET_LOAD) ++*counter_of(t->crew, t);
+    (void)pthread_cond_broadcast(&t->changed);
+}
+
+void dti_ticket_finish(dt_ticket *t, dt_status st)
+{
+    const dt_error well = { .code = DT_OK, .rank = -1 };
+
+    (void)pthread_mutex_lock(&t->crew->lock);
+    dti_ticket_finish_locked(t, st == DT_OK ? &well : dt_last_error());
+    (void)pthread_mutex_unlock(&t->crew->lock);
+}
+
+void dt_ticket_cancel(dt_ticket *t)
+{
+    const dt_error well = { .code = DT_OK, .rank = -1 };
+
+    if (t == NULL || t->kind == DTI_TICKET_LOAD) return;
+    (void)pthread_mutex_lock(&t->crew->lock);
+    if (t->state != DT_TICKET_DONE) t->cancelled = true;
+    if (t->state == DT_TICKET_QUEUED) dti_ticket_finish_locked(t, &well);
+    (void)pthread_cond_broadcast(&t->crew->changed);
+    (void)pthread_mutex_unlock(&t->crew->lock);
+}
+
+dt_ticket_state dt_ticket_progress(const dt_ticket *t, int64_t *n)
+{
+    dt_ticket_state state;
+    int64_t before = 0;
+
+    (void)pthread_mutex_lock(&t->crew->lock);
+    state = t->state;
+    for (const dt_ticket *q = t->crew->queue; q != NULL && q != t; q = q->next) before++;
+    if (n != NULL) *n = state == DT_TICKET_QUEUED ? before : t->n_steps;
+    (void)pthread_mutex_unlock(&t->crew->lock);
+    return state;
+}
+
+/* --- from rank 0 ------------------------------------------------------------------------------ */
+
+dt_status dti_ticket_tell(dt_ticket *t, const dti_event *head, const void *data)
+{
+    dti_event *e;
+
+    DT_TRY(dti_new(sizeof *e + head->n_bytes, &e));
+    *e = *head;
+    e->next = NULL;
+    if (data != NULL) memcpy(e->data, data, head->n_bytes);
+    (void)pthread_mutex_lock(&t->crew->lock);
+    *t->last = e;
+    t->last = &e->next;
+    (void)pthread_cond_broadcast(&t->changed);
+    (void)pthread_mutex_unlock(&t->crew->lock);
+    return DT_OK;
+}
+
+/* --- waiting ---------------------------------------------------------------------------------- */
+
+static void end_late(dt_ticket *t)
+{
+    dt_error how = { .code = DT_ERR_COMM, .rank = -1 };
+    char busy[DTI_BUSY_BYTES];
+
+    (void)snprintf(how.message, sizeof how.message,
+                   "request %lld was not done by its deadline, after %lld steps (%s; rank 0: %s)",
+                   (long long)t->number, (long long)t->n_steps,
+                   t->state == DT_TICKET_QUEUED ? "it had to wait" : "it was running",
+                   dti_crew_busy_text(t->crew, 0, busy));
+    dti_ticket_finish_locked(t, &how);
+}
+
+static void end_silent(dti_crew *c, int64_t silent_ns)
+{
+    dt_error why = { .code = DT_ERR_COMM, .rank = 0 };
+
+    (void)snprintf(why.message, sizeof why.message,
+                   "it has shown no sign of life for %lld ms; if it is only slow, allow more "
+                   "(dt_run_options.timeout_ms)",
+                   (long long)(silent_ns / MS));
+    dti_crew_fail(c, 0, &why);
+}
+
+/* Ends what has to end now; else until when nothing has. Under the lock. */
+static int64_t watch(dt_ticket *t)
+{
+    dti_crew *c = t->crew;
+    const int64_t now = dti_now_ns(), beat = atomic_load(&c->views[0].beat_ns);
+    const int64_t silence = (c->run.timeout_ms + SILENCE) * MS;
+    int64_t until = INT64_MAX;
+
+    if (t->deadline_ns != INT64_MAX)
+        until = t->deadline_ns + (t->state == DT_TICKET_RUNNING ? NOTICE * MS : 0);
+    if (now >= until) {
+        end_late(t);
+        return now;
+    }
+    if (c->failing_ns != 0) {
+        if (now >= c->failing_ns + NOTICE * MS) dti_crew_give_up(c);
+        return dti_min(until, c->failing_ns + NOTICE * MS);
+    }
+    if (atomic_load(&c->views[0].doing) == DTI_DOING_NOTHING) return dti_min(until, now + silence);
+    if (now >= beat + silence) end_silent(c, now - beat);
+    return dti_min(until, dti_max(beat + silence, now + MS));
+}
+
+/* What there is to hand on, in one piece. Under the lock. */
+static dti_event *take_events(dt_ticket *t)
+{
+    dti_event *first = t->first;
+
+    t->first = NULL;
+    t->last = &t->first;
+    return first;
+}
+
+static dt_status hand_on(dt_ticket *t, dti_event *first, bool *goes_on)
+{
+    dt_status st = DT_OK;
+
+    for (dti_event *e = first, *next; e != NULL; e = next) {
+        next = e->next;
+        if (*goes_on && st == DT_OK) st = dti_waiter_take(t->waiter, e, goes_on);
+        dti_free(e);
+    }
+    if (st != DT_OK || !*goes_on) dt_ticket_cancel(t);
+    return st;
+}
+
+/* Callbacks run without the lock. */
+static dt_status wait_and_tell(dt_ticket *t)
+{
+    dti_waiter *w = t->waiter;
+    int64_t shown = -1;
+    bool goes_on = true;
+    dt_status st = DT_OK;
+
+    (void)pthread_mutex_lock(&t->crew->lock);
+    for (;;) {
+        const int64_t done = t->progress[0], all = t->progress[1];
+        dti_event *first = take_events(t);
+        const bool tell = w->progress != NULL && all > 0 && done != shown;
+
+        if (first == NULL && !tell) {
+            if (t->state == DT_TICKET_DONE || st != DT_OK) break;
+            dti_cond_wait(&t->changed, &t->crew->lock, watch(t));
+            continue;
+        }
+        (void)pthread_mutex_unlock(&t->crew->lock);
+        if (tell) w->progress(w->progress_arg, shown = done, all);
+        st = hand_on(t, first, &goes_on);
+        (void)pthread_mutex_lock(&t->crew->lock);
+    }
+    (void)pthread_mutex_unlock(&t->crew->lock);
+    return st;
+}
+
+dt_status dti_ticket_wait(dt_ticket *t)
+{
+    DT_CHECK(!t->waiter->waited, DT_ERR_ARG, "this request was waited for before");
+    t->waiter->waited = true;
+    DT_TRY(wait_and_tell(t));
+    if (t->error.code != DT_OK) {
+        dti_error_restore(&t->error);
+        return dti_error_frame(t->error.code, __func__, __FILE__, __LINE__);
+    }
+    if (t->cancelled) dti_waiter_cancelled(t->waiter);
+    return DT_OK;
+}
