@@ -178,11 +178,18 @@ static bool lie_so(int n, dt_tensor *const *x, const dt_layout *const *want)
     return true;
 }
 
+/* A dry rank has no lane, but holds what a run whose rank has one would. */
+static bool holds_dry(const dti_device *d)
+{
+    return d->dry && !dti_runtime_is_on_gpu(d->rt);
+}
+
 dt_status dti_moves_begin_in(dti_memory *memory, int n, dt_tensor *const *x,
                              const dt_layout *const *want, dt_comm_counter *counters,
                              dt_pending **out)
 {
     dt_status st = DT_OK;
+    bool lies;
     dti_lane *lane;
     dt_pending *p;
 
@@ -190,10 +197,12 @@ dt_status dti_moves_begin_in(dti_memory *memory, int n, dt_tensor *const *x,
     reap(x[0]->device);
     DT_TRY(dti_lane_of(x[0]->device, &lane));
     DT_TRY(new_pending(n, x, &p));
-    if (lie_so(n, x, want)) lane = NULL;
+    lies = lie_so(n, x, want);
+    if (lies) lane = NULL;
     DT_TRY_TO(fail, st, move_in(memory, p, want, counters, lane));
     if (lane != NULL) DT_TRY_TO(fail, st, dti_lane_do(lane, p->job));
-    for (int i = 0; i < n && lane == NULL; i++) dt_tensor_release(&p->x[i]);
+    if (lies || (lane == NULL && !holds_dry(p->device)))
+        for (int i = 0; i < n; i++) dt_tensor_release(&p->x[i]);
     *out = p;
     return DT_OK;
 
