@@ -142,7 +142,9 @@ static void add_traffic(const dti_task *t, const dt_way *w, const dt_training_co
     bool between;
 
     for (int i = 0; i < c->n_traffic; i++) {
-        const uint32_t dims = dims_of(w, c->traffic[i].dims);
+        /* a message has the way out of its node for itself */
+        const uint32_t dims =
+            c->traffic[i].kind == DT_COMM_SEND ? 7u : dims_of(w, c->traffic[i].dims);
         const double s = dti_comm_seconds(&t->machine, w, dims, c->traffic[i].kind,
                                           &c->traffic[i].count, &between);
         *(between ? &out->between_bytes : &out->inside_bytes) += c->traffic[i].count.bytes;

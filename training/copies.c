@@ -4,8 +4,10 @@
  * both begin alike and are stepped by the sum of both gradients, so they stay alike. */
 #include <dtensor/factories.h>
 
+#include "dtensor/copy_to.h"
 #include "dtensor/create.h"
 #include "dtensor/leaves.h"
+#include "dtensor/tape.h"
 #include "training/optimizer.h"
 
 /* The gradient of parameter i as its state lies, a new reference: without bytes on ranks outside
@@ -28,13 +30,17 @@ static dt_status gradient_of(dt_optimizer *opt, int64_t i, dt_tensor **out)
 
 static dt_status add_to(dt_optimizer *opt, int64_t i, dt_tensor *other)
 {
+    dt_comm_counter counters[DT_N_COMM_KINDS] = { { 0, 0 } };
     const dti_trained *p = &opt->params[i];
     dt_tensor *moved = NULL;
     dt_status st;
 
-    DT_TRY(dt_copy_to(other, dt_tensor_mesh(p->x), p->layout->place, &moved));
-    st = dt_mesh_is_member(dt_tensor_mesh(p->x)) ? dti_leaf_add(opt->gradients, i, moved, opt->tape)
-                                                 : DT_OK;
+    DT_TRY(dti_copy_to(other, dt_tensor_mesh(p->x), p->layout->place, counters, &moved));
+    st = dti_tape_count(opt->tape, "gradients", counters);
+    if (st == DT_OK)
+        st = dt_mesh_is_member(dt_tensor_mesh(p->x))
+                 ? dti_leaf_add(opt->gradients, i, moved, opt->tape)
+                 : DT_OK;
     dt_tensor_release(&moved);
     DT_TRY(st);
     return DT_OK;

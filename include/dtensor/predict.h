@@ -118,7 +118,8 @@ typedef struct dt_training_cost {
     int64_t state_bytes;                  /* of the optimizer, masters included */
     int64_t kept_bytes;                   /* what the way back of one pass needs */
     /* Of all tensors, without scratch of kernels, from the second step on: the first one begins
-     * less of fully sharded layers ahead. */
+     * less of fully sharded layers ahead. Of a pipeline a run may hold a message less, or those
+     * besides that other ranks have not asked for yet. */
     int64_t peak_bytes;
     dt_training_part forward, backward; /* of all passes */
     dt_training_part gradients; /* without an optimizer: reductions of parameters' gradients */

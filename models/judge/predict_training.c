@@ -81,8 +81,9 @@ static void hear_move(void *arg, const dti_move_step *step, const int64_t *shape
     add_traffic(arg, step->dims, kind, count);
 }
 
-/* What was counted and was no move: the norm, which all ranks add up. */
-static void add_rest(dt_training_cost *c, const dt_mesh *mesh)
+/* What was counted and was no move: the norm, which all ranks add up; from stage to stage messages,
+ * and gradients of weights that two of them share. */
+static void add_rest(dt_training_cost *c, const dt_mesh *mesh, const dti_stages *stages)
 {
     const dt_training_part *const parts[] = { &c->forward, &c->backward, &c->gradients,
                                               &c->update };
@@ -99,7 +100,9 @@ static void add_rest(dt_training_cost *c, const dt_mesh *mesh)
             rest.calls -= c->traffic[i].count.calls;
             rest.bytes -= c->traffic[i].count.bytes;
         }
-        if (rest.calls > 0) add_traffic(c, all, (dt_comm_kind)k, &rest);
+        if (rest.calls > 0)
+            add_traffic(c, k == DT_COMM_ALL_REDUCE || stages->dim < 0 ? all : 1u << stages->dim,
+                        (dt_comm_kind)k, &rest);
     }
 }
 
@@ -251,7 +254,7 @@ static dt_status measure_step(const dry_step *s, const dt_predict_options *o,
     st = run_step(s, o, step, out);
     device->observer = NULL;
     DT_TRY(st);
-    add_rest(out, s->mesh);
+    add_rest(out, s->mesh, &s->model->stages);
     out->peak_bytes = (int64_t)dti_memory_peak(device->memory);
     out->weight_bytes = dt_model_local_bytes(s->model);
     out->sequence = o->sequence;
