@@ -136,12 +136,11 @@ static void find_folder(const char *fixture, char folder[DT_TEST_PATH_BYTES])
         (void)dt_test_source_path(folder, "tests/golden/%s", name != NULL ? name + 1 : fixture);
 }
 
-void dt_staged_train(dt_staged *r)
+dt_test_steps dt_staged_steps(const dt_staged *r, char folder[DT_TEST_PATH_BYTES])
 {
-    char folder[DT_TEST_PATH_BYTES];
     static int32_t tokens[DT_TEST_MAX_STEPS * MOST_ROWS * DT_STAGED_LENGTH + 1];
     const bool sgd = r->optimizer != NULL && strcmp(r->optimizer, "sgd") == 0;
-    job j = { .run = r };
+    dt_test_steps steps;
     uint32_t draw = 7;
 
     DT_ASSERT(2 * r->microbatches <= MOST_ROWS);
@@ -150,32 +149,43 @@ void dt_staged_train(dt_staged *r)
         tokens[i] = (int32_t)(draw >> 16) % WORDS;
     }
     find_folder(r->fixture, folder);
+    steps = (dt_test_steps){ .folder = folder,
+                             .random = strncmp(r->fixture, "deep", 4) == 0 ||
+                                       strncmp(r->fixture, "random ", 7) == 0,
+                             .tokens = tokens,
+                             .rows = (int64_t)r->microbatches * 2,
+                             .length = DT_STAGED_LENGTH,
+                             .steps = r->steps,
+                             .first = r->first,
+                             .microbatches = r->microbatches,
+                             .masked = true,
+                             .schedule = r->schedule,
+                             .stages_per_rank = r->stages_per_rank,
+                             .stages = r->stages,
+                             .lr = sgd ? 0.1 : 1e-2,
+                             .optimizer = dt_test_optimizer(sgd ? "sgd" : "adamw"),
+                             .recompute = r->recompute,
+                             .sequence_parallel = r->sequence_parallel,
+                             .fault = r->fault,
+                             .spoiled = r->spoiled,
+                             .bf16 = r->bf16 };
+    steps.optimizer.bucket_bytes = r->bucket_bytes;
+    steps.optimizer.stochastic = r->bf16;
+    steps.optimizer.masters = !r->bf16;
+    steps.optimizer.zero = r->zero < 3 ? r->zero : 0;
+    if (r->zero == 3) steps.fully_shard = strstr(r->mesh, "dp_shard") != NULL ? "dp_shard" : "dp";
+    return steps;
+}
+
+void dt_staged_train(dt_staged *r)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    job j = { .run = r };
+
     if (r->steps == 0) r->steps = 3;
-    j.steps = (dt_test_steps){ .folder = folder,
-                               .random = strncmp(r->fixture, "deep", 4) == 0 ||
-                                         strncmp(r->fixture, "random ", 7) == 0,
-                               .tokens = tokens,
-                               .rows = (int64_t)r->microbatches * 2,
-                               .length = DT_STAGED_LENGTH,
-                               .steps = r->steps,
-                               .first = r->first,
-                               .microbatches = r->microbatches,
-                               .masked = true,
-                               .schedule = r->schedule,
-                               .stages_per_rank = r->stages_per_rank,
-                               .stages = r->stages,
-                               .lr = sgd ? 0.1 : 1e-2,
-                               .optimizer = dt_test_optimizer(sgd ? "sgd" : "adamw"),
-                               .recompute = r->recompute,
-                               .sequence_parallel = r->sequence_parallel,
-                               .fault = r->fault,
-                               .spoiled = r->spoiled,
-                               .told = hear,
-                               .told_arg = r };
-    j.steps.bf16 = j.steps.optimizer.stochastic = r->bf16;
-    j.steps.optimizer.masters = !r->bf16;
-    j.steps.optimizer.zero = r->zero < 3 ? r->zero : 0;
-    if (r->zero == 3) j.steps.fully_shard = strstr(r->mesh, "dp_shard") != NULL ? "dp_shard" : "dp";
+    j.steps = dt_staged_steps(r, folder);
+    j.steps.told = hear;
+    j.steps.told_arg = r;
     r->n = r->n_parameters = 0;
     dt_test_on_ranks(r->mesh, train_on, &j);
 }

@@ -21,6 +21,7 @@ typedef struct dt_staged {
     int zero;  /* 3: fully sharded */
     int steps; /* 0: 3 */
     int first; /* of them; where there is none left it comes to what is loaded */
+    int64_t bucket_bytes;
     bool sequence_parallel;
     bool bf16; /* without masters, rounded at random */
     dt_recomputed recompute;
@@ -36,6 +37,9 @@ typedef struct dt_staged {
     float *values;
     dt_pipeline_result last[DT_STAGED_RANKS]; /* of each rank */
 } dt_staged;
+
+/* What it asks of a training; `folder` is room for what it is of. */
+dt_test_steps dt_staged_steps(const dt_staged *run, char folder[DT_TEST_PATH_BYTES]);
 
 /* Trains; the test fails if that does, or if two copies of a parameter or of its state differ in a
  * bit. What it comes to is released with dt_staged_free(). */

@@ -169,12 +169,9 @@ static dt_status run_steps(trainer *r, dt_test_losses *out)
     return DT_OK;
 }
 
-/* Stages of the model as the schedule has them. */
-static dt_status plan_stages(dt_mesh *mesh, const dt_test_steps *t, dt_load_options *load,
-                             dt_pipeline_schedule **out)
+dt_status dt_test_plan_stages(int p, const dt_test_steps *t, dt_load_options *load,
+                              dt_pipeline_schedule **out)
 {
-    const int d = dt_mesh_find_dim(mesh, "pp"), p = d < 0 ? 1 : dt_mesh_dim_size(mesh, d);
-
     *out = NULL;
     if (t->schedule == NULL) return DT_OK;
     DT_TRY(dt_pipeline_schedule_create(t->schedule, p, t->stages_per_rank, t->microbatches, out));
@@ -200,6 +197,7 @@ dt_status dt_test_train_model(dt_mesh *mesh, const dt_test_steps *t, dt_test_los
                               dt_model **model)
 {
     const size_t n = (size_t)(t->rows / t->microbatches * t->length);
+    const int d = dt_mesh_find_dim(mesh, "pp"), p = d < 0 ? 1 : dt_mesh_dim_size(mesh, d);
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
     dt_pipeline_schedule *schedule = NULL;
     trainer r = { .t = t };
@@ -207,7 +205,7 @@ dt_status dt_test_train_model(dt_mesh *mesh, const dt_test_steps *t, dt_test_los
 
     *model = NULL;
     *out = (dt_test_losses){ .last = { 0 } };
-    DT_TRY(plan_stages(mesh, t, &load, &schedule));
+    DT_TRY(dt_test_plan_stages(p, t, &load, &schedule));
     load.keep_dtype = false;
     load.dtype = t->bf16 ? DT_BF16 : DT_F32;
     load.sequence_parallel = t->sequence_parallel;

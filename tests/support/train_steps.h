@@ -65,6 +65,11 @@ typedef struct dt_test_losses {
 /* The settings of tools/make_training_golden.py: "sgd" or "adamw". */
 dt_optimizer_options dt_test_optimizer(const char *which);
 
+/* The schedule of a run over p ranks of "pp", and its stages as options of a load; NULL and nothing
+ * of one in one piece. */
+dt_status dt_test_plan_stages(int p, const dt_test_steps *t, dt_load_options *load,
+                              dt_pipeline_schedule **out) DT_MUST_USE;
+
 /* Loads, trains, hands out the model, which the caller releases. Collective over the mesh. */
 dt_status dt_test_train_model(dt_mesh *mesh, const dt_test_steps *t, dt_test_losses *out,
                               dt_model **model) DT_MUST_USE;
