@@ -36,7 +36,8 @@ enum {
     CLI_LIST = 8192,
     CLI_GRADIENTS = 16384,
     CLI_TRAIN = 32768,
-    CLI_REPORT = 65536
+    CLI_REPORT = 65536,
+    CLI_CALIBRATE = 131072
 };
 
 enum { CLI_PATH_BYTES = 4096 }; /* of a file's name, its end included */
@@ -110,7 +111,7 @@ typedef struct cli_args {
     int64_t batch;
     const char *batches; /* of bench: "1,2,4" */
     int64_t sequence;
-    int64_t top;
+    int64_t top, nodes, ranks, seconds;
     const char *explain; /* a mesh */
     int64_t behind;
     int64_t rounds;
@@ -181,6 +182,6 @@ typedef struct cli_command {
 
 extern const cli_command cli_generate, cli_chat, cli_logits, cli_gradients, cli_compare, cli_save,
     cli_tokenize, cli_detokenize, cli_inspect, cli_list, cli_bench, cli_verify, cli_show_plan,
-    cli_topo, cli_env_command, cli_train, cli_report_command;
+    cli_topo, cli_env_command, cli_train, cli_report_command, cli_calibrate;
 
 #endif

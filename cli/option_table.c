@@ -27,7 +27,8 @@
 #define STEPS     (CLI_GRADIENTS | CLI_PLAN | CLI_TRAIN)
 #define TRAINS    (CLI_TRAIN | CLI_PLAN)
 #define CHECKS    (CLI_INSPECT | CLI_VERIFY)
-#define ALL       (SPLITS | RUNS | CHECKS | CLI_LIST | CLI_PLAN | CLI_TOPO | CLI_ENV | CLI_REPORT)
+#define ALL \
+    (SPLITS | RUNS | CHECKS | CLI_LIST | CLI_PLAN | CLI_TOPO | CLI_ENV | CLI_REPORT | CLI_CALIBRATE)
 
 enum { MAX_THREADS = 1024, MAX_NEW = 1000000000, MAX_FILES = 65536 };
 
@@ -85,15 +86,18 @@ static const cli_option options[] = {
     { "offload-parameters", 0, TEXT, "WHERE", AT(offload), LAID_OUT, 0, "of --fully-shard, --zero 3: host (of a GPU), or a folder" },
     { "stages", 0, TEXT, "LIST", AT(stages), LAID_OUT, 0, "blocks of each stage over pp: 4,4,3 (default: by operations)" },
     { "sequence-parallel", 0, FLAG,  NULL,   AT(sequence_parallel), LAID_OUT,  0, "cut tokens over tp between blocks (built-in plan)" },
-    { "threads",         0,  NUMBER, "N",    AT(threads),        PLACED,       MAX_THREADS, "of each rank (default: cores / ranks)" },
-    { "isa",             0,  TEXT,   "NAME", AT(isa),            RUNS,         0, "kernels: auto (default) or one that --version lists" },
-    { "products",        0,  TEXT,   "HOW",  AT(products),       RUNS,         0, "one-order (default): a row's bits are the same among any rows; or fastest" },
+    { "nodes", 0, NUMBER, "N", AT(nodes), CLI_CALIBRATE, 1024, "that ranks are divided among, as --link may have it (default 1)" },
+    { "ranks", 0, NUMBER, "N", AT(ranks), CLI_CALIBRATE, 1024, "of a node (default: one for each core)" },
+    { "seconds", 0, NUMBER, "N", AT(seconds), CLI_CALIBRATE, 3600, "to measure for (default 20)" },
+    { "threads",         0,  NUMBER, "N",    AT(threads),        PLACED | CLI_CALIBRATE, MAX_THREADS, "of each rank (default: cores / ranks)" },
+    { "isa",             0,  TEXT,   "NAME", AT(isa),            RUNS | CLI_CALIBRATE,         0, "kernels: auto (default) or one that --version lists" },
+    { "products",        0,  TEXT,   "HOW",  AT(products),       RUNS | CLI_CALIBRATE,         0, "one-order (default): a row's bits are the same among any rows; or fastest" },
     { "device",          0,  TEXT,   "NAME", AT(device),         RUNS,         0, "auto (default: GPUs if there are any), cpu, cuda, cuda:N" },
     { "bind",            0,  TEXT,   "HOW",  AT(bind),           PLACED,       0, "threads to cores: compact (default), spread or none" },
     { "machine",         0,  TEXT,   "TEXT", AT(machine),        CLI_TOPO,     0, "another one, in hwloc's words or an .xml of lstopo" },
     { "no-bind",         0,  FLAG,   NULL,   AT(no_bind),        PLACED,       0, "the same as --bind none" },
     { "auto",            0,  FLAG,   NULL,   AT(automatic),      CLI_PLAN,     0, "find the mesh and all else that makes a step of --train fastest" },
-    { "machine", 0, TEXT, "NAME", AT(machine), CLI_PLAN, 0, "of --auto: a100, h100, pcie, ethernet, h100:16x8, or a .json file" },
+    { "machine", 0, TEXT, "NAME", AT(machine), CLI_PLAN, 0, "of --auto: here (default), a100, h100, pcie, ethernet, h100:16x8, or a .json file" },
     { "explain", 0, TEXT, "MESH", AT(explain), CLI_PLAN, 0, "of --auto: this mesh alone; with zero=1,... one way: what it costs, what rejects it" },
     { "top", 0, NUMBER, "K", AT(top), CLI_PLAN, 1000, "of --auto: ways to rank (default 1)" },
     { "train",           0,  FLAG,   NULL,   AT(train),          CLI_PLAN,     0, "of a training step: what it sends, computes and holds" },
@@ -148,6 +152,7 @@ static const cli_option options[] = {
     { "trace", 0, TEXT, "FILE", AT(training.trace), CLI_TRAIN, 0, "Chrome trace of the third step to write" },
     { "log-every", 0, NUMBER, "N", AT(training.log_every), CLI_TRAIN, MAX_NEW, "steps between lines on stderr (default 10)" },
     { "output", 'o', TEXT, "FILE", AT(output), CLI_REPORT, 0, "HTML file to write (default RUN/report.html)" },
+    { "output", 'o', TEXT, "FILE", AT(output), CLI_CALIBRATE, 0, "JSON file to write (default: standard output)" },
     { "output",         'o', TEXT,   "DIR",  AT(output),         CLI_SAVE,     0, "folder to write; must hold no weights" },
     { "output",         'o', TEXT,   "FILE", AT(output),         CLI_GRADIENTS, 0, "safetensors file to write; one that is there is replaced" },
     { "output",         'o', TEXT,   "FILE", AT(output),         CLI_TOKENIZE, 0, "a file of tokens to write, NAME.bin, of the texts FILE..." },
@@ -161,7 +166,7 @@ static const cli_option options[] = {
     { "no-special", 0, FLAG, NULL, AT(no_special), CLI_TOKENIZE, 0, "neither add special tokens nor find them in the text" },
     { "keep-special", 0, FLAG, NULL, AT(keep_special), CLI_DETOKENIZE, 0, "write special tokens too" },
     { "load", 0, MANY, "FILE", AT(load), LAID_OUT | CHECKS | CLI_LIST, 0, "a module: architectures, styles of yours" },
-    { "link",            0,  TEXT,   "LINKS", AT(link),          RUNS,         0, "simulate slow links: microseconds,GB/s or dp=50,1;tp=2,20" },
+    { "link",            0,  TEXT,   "LINKS", AT(link),          RUNS | CLI_CALIBRATE,         0, "simulate slow links: microseconds,GB/s or dp=50,1;tp=2,20" },
     { "oversubscribe",   0,  FLAG,   NULL,   AT(oversubscribe),  RUNS,         0, "allow more than 16 ranks per core" },
     { "json",            0,  FLAG,   NULL,   AT(json),           ALL,          0, "print the result as JSON" },
     { "quiet",          'q', FLAG,   NULL,   AT(quiet),          ALL,          0, "only warnings and errors on stderr" },

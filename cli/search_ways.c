@@ -38,8 +38,6 @@ dt_status cli_check_auto(const cli_args *args)
         "one mesh alone)",
         of_mesh);
     DT_CHECK(args->train, DT_ERR_ARG, "--auto plans steps of training so far; add --train");
-    DT_CHECK(args->machine != NULL, DT_ERR_ARG,
-             "for which machine? give --machine h100:16x8, or a .json file of one");
     return DT_OK;
 }
 
@@ -152,6 +150,25 @@ static dt_status judge(const dt_search *s, const char *machine)
     DT_FAIL(DT_ERR_ARG, "the model fits in no way on --machine %s%s", machine, more);
 }
 
+/* Seconds to measure this machine for, where no file says what it reaches. */
+static const double BRIEFLY = 4;
+
+static dt_status read_machine(const cli_args *args, const cli_console *console, dt_machine *out)
+{
+    dt_status st;
+
+    if (args->machine == NULL || strcmp(args->machine, "here") == 0) {
+        cli_log((void *)(uintptr_t)console, DT_LOG_INFO, 0,
+                "measuring this machine for some seconds; a file of \"dtensor calibrate\" for "
+                "--machine says more, and the same each time");
+        DT_TRY(cli_measure_machine(args, console, BRIEFLY, out));
+        return DT_OK;
+    }
+    st = dt_machine_read(args->machine, out);
+    if (st != DT_OK) dti_error_prefix("--machine");
+    return st;
+}
+
 dt_status cli_search_ways(const cli_args *args, const cli_console *console)
 {
     dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
@@ -166,10 +183,7 @@ dt_status cli_search_ways(const cli_args *args, const cli_console *console)
     bool whole = false;
     dt_status st;
 
-    (void)console;
-    st = dt_machine_read(args->machine, &machine);
-    if (st != DT_OK) dti_error_prefix("--machine");
-    DT_TRY(st);
+    DT_TRY(read_machine(args, console, &machine));
     if (args->explain != NULL) {
         (void)snprintf(words, sizeof words, "%s", args->explain);
         DT_TRY(read_way(words, &way, &whole));
@@ -186,7 +200,7 @@ dt_status cli_search_ways(const cli_args *args, const cli_console *console)
     DT_TRY_TO(done, st, dt_search_ways(args->registry, args->folder, &machine, &o, &s));
     if (whole) DT_TRY_TO(done, st, dt_search_judge(s, &way, &asked));
     DT_TRY_TO(done, st, print(s, args->json));
-    st = judge(s, args->machine);
+    st = judge(s, machine.name);
 done:
     dt_search_release(&s);
     dt_plan_release(&plan);

@@ -7,6 +7,7 @@
 #include <dtensor/architectures.h>
 #include <dtensor/async.h>
 #include <dtensor/base.h>
+#include <dtensor/calibrate.h>
 #include <dtensor/channels.h>
 #include <dtensor/chat.h>
 #include <dtensor/checkpoints.h>

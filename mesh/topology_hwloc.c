@@ -152,6 +152,15 @@ int dt_topology_n_cores(const dt_topology *t)
     return t != NULL ? t->n_cores : -1;
 }
 
+const char *dt_topology_processor(const dt_topology *t)
+{
+    const hwloc_obj_t package =
+        t != NULL && t->hw != NULL ? hwloc_get_obj_by_type(t->hw, HWLOC_OBJ_PACKAGE, 0) : NULL;
+    const char *model = package != NULL ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
+
+    return model != NULL ? model : "";
+}
+
 int dt_machine_cores(void)
 {
     dt_topology *t;

@@ -118,6 +118,7 @@ typedef struct rank_time {
     double tensor;            /* of it, communication over tp */
     double message;           /* from a stage to the next */
     double overlapped;        /* communication over dp, of the whole step, that passes can hide */
+    double reduced;           /* of it, of gradients */
     double late, update;      /* what comes after all passes: communication, computation */
 } rank_time;
 
@@ -154,11 +155,24 @@ static void add_traffic(const dti_task *t, const dt_way *w, const dt_training_co
             r->tensor += s;
         else
             r->overlapped += s;
+        if (dims == 2u && c->traffic[i].kind != DT_COMM_ALL_GATHER) r->reduced += s;
     }
     for (int k = 0; k < DT_N_COMM_KINDS; k++)
         late += dti_comm_seconds(&t->machine, w, 2u, (dt_comm_kind)k, &c->update.comm[k], &between);
     r->late = fmin(late, r->overlapped);
     r->overlapped -= r->late;
+}
+
+/* Gradients that nothing hides: the last bucket is full, or given up filling, when the last way
+ * back ends. Those that are cut travel in each pass, others in the last. */
+static double last_bucket(const dti_task *t, const dt_way *w, const dt_training_cost *c,
+                          const rank_time *r)
+{
+    const double elements = (double)c->weight_bytes / (double)dt_dtype_size(t->dtype);
+    const double bytes = elements * sizeof(float) * (w->zero == 3 ? w->dp : 1);
+    const double pass = w->zero > 1 ? r->reduced / (double)w->microbatches : r->reduced;
+
+    return fmin(pass, r->overlapped) * fmin(1, DTI_BUCKET_BYTES / fmax(bytes, 1));
 }
 
 static rank_time time_of(const dti_task *t, const dt_way *w, const dt_training_cost *c,
@@ -168,9 +182,13 @@ static rank_time time_of(const dti_task *t, const dt_way *w, const dt_training_c
     const double host = t->machine.figure[DT_FIGURE_HOST_BANDWIDTH].value;
     rank_time r = { .forward = compute_seconds(t, &c->forward) / m,
                     .backward = compute_seconds(t, &c->backward) / m };
+    double last;
 
     out->inside_bytes = out->between_bytes = 0;
     add_traffic(t, w, c, &r, out);
+    last = last_bucket(t, w, c, &r);
+    r.late += last;
+    r.overlapped -= last;
     r.tensor /= m;
     r.message /= m;
     r.update = compute_seconds(t, &c->update);
@@ -296,7 +314,7 @@ static dt_status add_up(const dti_task *t, const dt_way *w, const rank_time *tim
         const double hidden = fmin(r->overlapped, room);
         late = fmax(late, r->late + r->overlapped - (1 - cost) * hidden);
         update = fmax(update, crowd * r->update);
-        out->hidden = fmax(out->hidden, (1 - cost) * hidden);
+        out->hidden = fmax(out->hidden, fmax(1 - cost, 0) * hidden);
         if (compute + m * r->tensor <= busy + shown) continue;
         busy = compute;
         shown = m * r->tensor;

@@ -36,7 +36,7 @@ static const struct figure_row {
     [DT_FIGURE_HOST_BANDWIDTH] = { "host_bandwidth", NEVER, 0, 1e18 },
     [DT_FIGURE_DISK_BANDWIDTH] = { "disk_bandwidth", NEVER, 0, 1e18 },
     [DT_FIGURE_CALL_SECONDS] = { "call_seconds", NEVER, 0, 1 },
-    [DT_FIGURE_OVERLAP_COST] = { "overlap_cost", NEVER, 0, 1 },
+    [DT_FIGURE_OVERLAP_COST] = { "overlap_cost", NEVER, 0, 8 },
 };
 
 static const char *const words[] = { "name",  "gpus",    "nodes",     "devices_per_node",

@@ -58,6 +58,12 @@ static void put_figures(dti_writer *w, const dt_machine *m)
 {
     dti_put(w, "machine %s: %d node%s of %d device%s\n", m->name, m->nodes,
             m->nodes == 1 ? "" : "s", m->devices_per_node, m->devices_per_node == 1 ? "" : "s");
+    if (m->cores > 0)
+        dti_put(w, "  %d cores of a node, ranks of %d thread%s\n", m->cores, m->threads,
+                m->threads == 1 ? "" : "s");
+    if (m->n_rates + m->n_links > 0)
+        dti_put(w, "  measured on %s, %s, dtensor %s: %d calls of kernels, %d of collectives\n",
+                m->processor, m->date, m->version, m->n_rates, m->n_links);
     for (int i = 0; i < DT_N_FIGURES; i++)
         if (m->figure[i].value > 0)
             dti_put(w, "  %-18s %10.4g  %s\n", dt_figure_name((dt_figure_kind)i),

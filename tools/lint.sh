@@ -74,7 +74,7 @@ check_includes() {
             face["dtensor/parallelize.h"] = "models"
             face["dtensor/generation.h"] = face["dtensor/limits.h"] = "models"
             face["dtensor/checkpoints.h"] = face["dtensor/predict.h"] = "models"
-            face["dtensor/planner.h"] = "planner"
+            face["dtensor/planner.h"] = face["dtensor/calibrate.h"] = "planner"
             face["dtensor/service.h"] = "service"
         }
         # The folder below kernels/ or comm/ that a path lies in, or nothing.

@@ -43,13 +43,14 @@ typedef enum dt_figure_kind {
     DT_FIGURE_HOST_BANDWIDTH,    /* between a device and its host; between a node and its disk */
     DT_FIGURE_DISK_BANDWIDTH,
     /* Measured alone: what a call of an operator takes besides its kernel, and by how much a second
-     * of communication beside passes slows these down, from 0 to 1 */
+     * of communication beside passes slows these down: 0 where they share nothing, above 1 where
+     * those who communicate wait for each other's turn on a core */
     DT_FIGURE_CALL_SECONDS,
     DT_FIGURE_OVERLAP_COST,
     DT_N_FIGURES
 } dt_figure_kind;
 
-enum { DT_KERNEL_BYTES = 32, DT_MAX_RATES = 384, DT_MAX_LINKS = 48, DT_DATE_BYTES = 16 };
+enum { DT_KERNEL_BYTES = 32, DT_MAX_RATES = 512, DT_MAX_LINKS = 48, DT_DATE_BYTES = 16 };
 
 /* What a call of a kernel was measured to take, on a rank while the others do the same. */
 typedef struct dt_rate {

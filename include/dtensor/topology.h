@@ -58,9 +58,10 @@ DT_API void dt_topology_clear(dt_topology *t);
 
 /* Queries. Not collective, no errors. */
 DT_API int dt_topology_n_cores(const dt_topology *t); /* at least 1; hyperthreads do not count */
-DT_API int dt_topology_n_gpus(const dt_topology *t);  /* 0 unless loaded with them */
-DT_API int dt_topology_threads(const dt_topology *t); /* per rank */
-DT_API bool dt_topology_fits(const dt_topology *t);   /* every thread of every rank has its core */
+DT_API const char *dt_topology_processor(const dt_topology *t); /* its model; "": unknown */
+DT_API int dt_topology_n_gpus(const dt_topology *t);            /* 0 unless loaded with them */
+DT_API int dt_topology_threads(const dt_topology *t);           /* per rank */
+DT_API bool dt_topology_fits(const dt_topology *t); /* every thread of every rank has its core */
 
 /* One core of those that may be used, and who runs on it. */
 typedef struct dt_core {

@@ -221,7 +221,6 @@ DT_TEST(cli_plan_auto, what_cannot_be_is_refused)
     open_place(&p, file);
     COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--machine", file), "--machine is of --auto");
     COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--top", "2"), "--top is of --auto");
-    COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--auto", "--train"), "for which machine?");
     COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--auto", "--machine", file), "add --train");
     COMMAND_ENDS(
         2, COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--mesh", "dp=4"),
@@ -264,4 +263,24 @@ DT_TEST(cli_plan_auto, a_model_that_fits_nowhere_ends_with_2_and_says_where_it_w
                  COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file,
                          "--sequence", "16", "--dtype", "f32"),
                  "fits in no way");
+}
+
+/* Of a calibration's file: what was measured is named, and so is what was predicted. */
+DT_TEST(cli_plan_auto, this_machine_is_measured_and_planned_for)
+{
+    char file[TRAIN_PATH_BYTES];
+    train_place p;
+
+    train_open(&p);
+    (void)snprintf(file, sizeof file, "%s/here.json", p.folder);
+    COMMAND_ENDS(
+        0, COMMAND("calibrate", "--ranks", "2", "--seconds", "1", "--link", "100,1", "-o", file),
+        "2 ranks of ", "measured: ", "all_reduce", "calls of kernels");
+    COMMAND_ENDS(0,
+                 COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--batch",
+                         "4", "--sequence", "16", "--dtype", "f32"),
+                 "machine here: 1 node of 2 devices", "measured on ",
+                 "measured: ", "exact: ", "predicted: ");
+    COMMAND_ENDS(2, COMMAND("calibrate", "-o", "/no/such/folder/x.json"), "--output");
+    COMMAND_ENDS(2, COMMAND("calibrate", "--ranks", "2", "--seconds", "1", "--link", "x"), "links");
 }
