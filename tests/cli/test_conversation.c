@@ -106,7 +106,7 @@ static int finish(running *r)
 
 DT_TEST(cli_chat, each_line_is_a_turn_on_every_mesh)
 {
-    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3" };
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "pp=2", "tp=2,pp=2" };
     char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 8], *err;
     static running r, first;
 
@@ -322,7 +322,7 @@ static void wait_for(const char *file, const char *text)
 
 DT_TEST(cli_chat, an_interrupt_is_heard_while_a_prompt_is_read)
 {
-    static const char *const meshes[] = { "tp=1", "tp=2" };
+    static const char *const meshes[] = { "tp=1", "tp=2", "pp=2" };
     char model[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 8], *err, *line;
     static running r;
 
