@@ -113,6 +113,7 @@ typedef struct cli_args {
     int64_t sequence;
     int64_t top, nodes, ranks, seconds;
     const char *explain; /* a mesh */
+    const char *goal;    /* of plan --auto */
     int64_t behind;
     int64_t rounds;
     int64_t chunk;

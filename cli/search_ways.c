@@ -14,6 +14,7 @@ dt_status cli_check_auto(const cli_args *args)
     const char *of_auto = args->machine != NULL   ? "machine"
                           : args->explain != NULL ? "explain"
                           : args->top > 0         ? "top"
+                          : args->goal != NULL    ? "goal"
                                                   : NULL;
     const char *of_mesh = args->mesh != NULL                   ? "mesh"
                           : args->fully_shard != NULL          ? "fully-shard"
@@ -30,6 +31,12 @@ dt_status cli_check_auto(const cli_args *args)
                           : args->picture != NULL              ? "picture"
                                                                : NULL;
 
+    const char *of_train = args->training.optimizer != NULL  ? "optimizer"
+                           : args->training.momentum != NULL ? "momentum"
+                           : args->training.nesterov         ? "nesterov"
+                           : args->training.no_masters       ? "no-masters"
+                                                             : NULL;
+
     DT_CHECK(args->automatic || of_auto == NULL, DT_ERR_ARG, "--%s is of --auto; add it", of_auto);
     if (!args->automatic) return DT_OK;
     DT_CHECK(
@@ -37,7 +44,12 @@ dt_status cli_check_auto(const cli_args *args)
         "--%s is what --auto finds; leave it out, or leave out --auto (--explain MESH looks at "
         "one mesh alone)",
         of_mesh);
-    DT_CHECK(args->train, DT_ERR_ARG, "--auto plans steps of training so far; add --train");
+    DT_CHECK(args->train || of_train == NULL, DT_ERR_ARG, "--%s is of --train; add it", of_train);
+    DT_CHECK(!args->train || args->goal == NULL, DT_ERR_ARG,
+             "--goal is of generation; leave it out, or --train");
+    DT_CHECK(args->goal == NULL || strcmp(args->goal, "token") == 0 ||
+                 strcmp(args->goal, "prompt") == 0,
+             DT_ERR_ARG, "--goal %s: token or prompt", args->goal);
     return DT_OK;
 }
 
@@ -192,6 +204,9 @@ dt_status cli_search_ways(const cli_args *args, const cli_console *console)
     DT_TRY(cli_read_dtype(args->dtype, &load));
     DT_TRY(cli_optimizer_read(args, &optimizer));
     DT_TRY(cli_read_plan(args, &plan, &load));
+    if (!args->train)
+        o.goal = args->goal != NULL && strcmp(args->goal, "prompt") == 0 ? DT_PLAN_PROMPT
+                                                                         : DT_PLAN_TOKEN;
     o.batch = args->batch;
     o.sequence = args->sequence;
     o.load = &load;

@@ -160,6 +160,7 @@ dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *sec
     double all, head, wait, messages, kept, again, share = 1, blocks = (double)t->info.n_layers;
     first_rank first;
 
+    if (t->o.goal != DT_PLAN_STEP) return dti_serve_bound(t, w, bytes, seconds);
     DT_TRY(kept_by_block(t, w, rows, &kept, &again));
     if (w->pp > 1) DT_TRY(dti_split_of(t, w, &s));
     first = first_of(t, s, w);

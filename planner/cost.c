@@ -130,8 +130,7 @@ static double compute_seconds(const dti_task *t, const dt_training_part *p)
                 (double)p->work.bytes / t->machine.figure[DT_FIGURE_MEMORY_BANDWIDTH].value);
 }
 
-/* Bits of the dims of dti_way_mesh() as those of pp, dp, tp. */
-static uint32_t dims_of(const dt_way *w, uint32_t dims)
+uint32_t dti_way_dims(const dt_way *w, uint32_t dims)
 {
     return w->pp > 1 ? dims : dims << 1;
 }
@@ -145,7 +144,7 @@ static void add_traffic(const dti_task *t, const dt_way *w, const dt_training_co
     for (int i = 0; i < c->n_traffic; i++) {
         /* a message has the way out of its node for itself */
         const uint32_t dims =
-            c->traffic[i].kind == DT_COMM_SEND ? 7u : dims_of(w, c->traffic[i].dims);
+            c->traffic[i].kind == DT_COMM_SEND ? 7u : dti_way_dims(w, c->traffic[i].dims);
         const double s = dti_comm_seconds(&t->machine, w, dims, c->traffic[i].kind,
                                           &c->traffic[i].count, &between);
         *(between ? &out->between_bytes : &out->inside_bytes) += c->traffic[i].count.bytes;
@@ -255,9 +254,8 @@ done:
 
 /* --- all of it -------------------------------------------------------------------------------- */
 
-/* Ranks of a pipeline that have as many blocks, and embed or head alike, are of one kind; the first
- * of them holds the most microbatches at a time. */
-static dt_status find_kinds(dti_task *t, const dt_way *w, int *place, int *kind_at, int *n)
+/* The first of a kind holds the most microbatches at a time. */
+dt_status dti_find_kinds(dti_task *t, const dt_way *w, int *place, int *kind_at, int *n)
 {
     const dti_split *s;
     int blocks[DTI_MAX_STAGES] = { 0 };
@@ -338,9 +336,10 @@ dt_status dti_way_count(dti_task *t, const dt_way *w, dt_way_cost *out)
     int64_t inside = 0, between = 0;
 
     *out = (dt_way_cost){ 0 };
+    if (t->o.goal != DT_PLAN_STEP) return dti_serve_count(t, w, out);
     DT_CHECK(w->pp <= DTI_MAX_STAGES, DT_ERR_UNSUPPORTED, "a pipeline of %d ranks: at most %d",
              w->pp, (int)DTI_MAX_STAGES);
-    DT_TRY(find_kinds(t, w, place, kind_at, &n));
+    DT_TRY(dti_find_kinds(t, w, place, kind_at, &n));
     DT_TRY(dti_alloc_array((size_t)n, sizeof *times, (void **)&times));
     for (int k = 0; k < n; k++) {
         dt_training_cost c;

@@ -10,6 +10,18 @@ static dt_status check(const dti_task *t, dt_way *w)
 {
     const int64_t ranks = dti_machine_ranks(&t->machine);
 
+    if (t->o.goal != DT_PLAN_STEP) {
+        DT_CHECK(w->pp >= 1 && w->dp >= 1 && w->tp >= 1 &&
+                     (int64_t)w->pp * w->dp * w->tp <= ranks && w->zero == 0 && !w->offload &&
+                     !w->sequence_parallel && w->recompute == DT_RECOMPUTED_NOTHING &&
+                     w->schedule == NULL,
+                 DT_ERR_ARG,
+                 "pp=%d,dp=%d,tp=%d: the machine has %lld devices, and generation has a mesh alone",
+                 w->pp, w->dp, w->tp, (long long)ranks);
+        w->stages_per_rank = 1;
+        w->microbatches = dti_serve_groups(t, w);
+        return DT_OK;
+    }
     DT_CHECK(w->pp >= 1 && w->dp >= 1 && w->tp >= 1 && (int64_t)w->pp * w->dp * w->tp == ranks,
              DT_ERR_ARG, "pp=%d,dp=%d,tp=%d: the machine has %lld devices", w->pp, w->dp, w->tp,
              (long long)ranks);
@@ -30,8 +42,11 @@ static bool breaks_a_rule(const dti_task *t, dt_verdict *v)
 {
     const int64_t all = v->way.microbatches * v->way.dp;
 
-    for (int level = DTI_TP; level <= (int)DTI_REST; level++)
+    const int last = t->o.goal == DT_PLAN_STEP ? DTI_REST : DTI_PP;
+
+    for (int level = DTI_TP; level <= last; level++)
         if (dti_rule_breaks(t, (dti_level)level, v)) return true;
+    if (t->o.goal != DT_PLAN_STEP) return false;
     if (all > 0 && t->o.batch % all == 0) return false;
     v->kind = DT_VERDICT_RULE;
     v->rule = "K5";

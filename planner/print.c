@@ -24,6 +24,10 @@ static void put_way(dti_writer *w, const dti_task *t, const dt_way *way)
         return;
     }
     dti_put(w, "%s", dti_way_mesh(way, mesh));
+    if (t->o.goal != DT_PLAN_STEP) {
+        if (way->microbatches > 1) dti_put(w, ", %lld groups", (long long)way->microbatches);
+        return;
+    }
     if (way->zero > 0) dti_put(w, " zero %d", way->zero);
     if (way->microbatches == 0) return;
     dti_put(w, "%s%s", way->offload ? ", state with the host" : "",
@@ -36,9 +40,33 @@ static void put_way(dti_writer *w, const dti_task *t, const dt_way *way)
             (long long)dti_way_rows(t, way));
 }
 
-static void put_cost(dti_writer *w, const dt_way_cost *c)
+/* Of generation. */
+static void put_tokens(dti_writer *w, const dti_task *t, const dt_way_cost *c)
 {
     char bytes[6][DTI_NUMBER_BYTES];
+
+    dti_put(
+        w, "  exact: a rank holds %s (weights %s, keys and values %s, temporaries %s), receives %s",
+        dti_bytes_text(c->peak_bytes, bytes[0]), dti_bytes_text(c->weight_bytes, bytes[1]),
+        dti_bytes_text(c->cache_bytes, bytes[2]), dti_bytes_text(c->activation_bytes, bytes[3]),
+        dti_bytes_text(c->inside_bytes, bytes[4]));
+    dti_put(w, " a token within its node and %s from others\n",
+            dti_bytes_text(c->between_bytes, bytes[5]));
+    dti_put(w,
+            "  predicted: %.4g s for prompts, %.4g s for a token of each: %.4g tokens/s, %.4g of "
+            "prompts\n",
+            c->prompt, c->token, (double)t->o.batch / c->token,
+            (double)t->o.batch * (double)t->o.sequence / c->prompt);
+}
+
+static void put_cost(dti_writer *w, const dti_task *t, const dt_way_cost *c)
+{
+    char bytes[6][DTI_NUMBER_BYTES];
+
+    if (t->o.goal != DT_PLAN_STEP) {
+        put_tokens(w, t, c);
+        return;
+    }
 
     dti_put(w,
             "  exact: a rank holds %s at most (weights %s, gradients %s, state %s, kept of a pass "
@@ -101,7 +129,7 @@ static void put_judged(dti_writer *w, const dt_search *s)
     dti_put(w, "asked: ");
     put_way(w, &s->task, &v->way);
     dti_put(w, "\n");
-    if (v->counted && v->kind != DT_VERDICT_MEMORY) put_cost(w, &v->cost);
+    if (v->counted && v->kind != DT_VERDICT_MEMORY) put_cost(w, &s->task, &v->cost);
     dti_put(w, "  %s%s%s: %s\n", kinds[v->kind], v->rule != NULL ? " " : "",
             v->rule != NULL ? v->rule : "", v->reason);
 }
@@ -118,7 +146,7 @@ static void put_text(dti_writer *w, const dt_search *s)
         dti_put(w, "%lld. ", (long long)i + 1);
         put_way(w, &s->task, &s->verdicts[i].way);
         dti_put(w, "\n");
-        put_cost(w, &s->verdicts[i].cost);
+        put_cost(w, &s->task, &s->verdicts[i].cost);
     }
     if (s->judged.way.pp > 0) put_judged(w, s);
     dti_put(w, "\n%lld ways, %lld of them counted by dry runs\n", (long long)s->n,
@@ -132,6 +160,16 @@ static void put_options(dti_writer *w, const dti_task *t, const dt_way *way)
 {
     char mesh[DTI_MESH_BYTES];
 
+    if (t->o.goal != DT_PLAN_STEP) {
+        dti_put(w, "{ \"mesh\": \"%s\", \"dtype\": \"%s\"", dti_way_mesh(way, mesh),
+                dt_dtype_name(t->dtype));
+        if (t->load.weights != NULL) {
+            dti_put(w, ", \"weights\": ");
+            dti_put_json(w, t->load.weights);
+        }
+        dti_put(w, " }");
+        return;
+    }
     dti_put(w, "{ \"mesh\": \"%s\", \"batch\": %lld, \"sequence\": %lld, \"microbatches\": %lld",
             dti_way_mesh(way, mesh), (long long)t->o.batch, (long long)t->o.sequence,
             (long long)way->microbatches);
@@ -170,6 +208,19 @@ static void put_verdict(dti_writer *w, const dti_task *t, const dt_verdict *v)
     }
     if (v->counted && v->kind == DT_VERDICT_MEMORY) {
         dti_put(w, ",\n    \"exact\": { \"peak_bytes\": %lld }", (long long)c->peak_bytes);
+    } else if (v->counted && t->o.goal != DT_PLAN_STEP) {
+        dti_put(w,
+                ",\n    \"exact\": { \"peak_bytes\": %lld, \"weight_bytes\": %lld, "
+                "\"cache_bytes\": %lld, \"activation_bytes\": %lld, \"inside_bytes\": %lld, "
+                "\"between_bytes\": %lld",
+                (long long)c->peak_bytes, (long long)c->weight_bytes, (long long)c->cache_bytes,
+                (long long)c->activation_bytes, (long long)c->inside_bytes,
+                (long long)c->between_bytes);
+        put_number(w, "prompt_flops", c->flops);
+        dti_put(w, " },\n    \"predicted\": { \"unit\": \"s\"");
+        put_number(w, "prompt", c->prompt);
+        put_number(w, "token", c->token);
+        dti_put(w, " }");
     } else if (v->counted) {
         dti_put(w,
                 ",\n    \"exact\": { \"peak_bytes\": %lld, \"weight_bytes\": %lld, "

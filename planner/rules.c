@@ -189,6 +189,7 @@ dt_status dti_decide(dti_task *t, char text[DT_REASON_BYTES])
     double state, per_param, peak;
     situation s;
 
+    if (t->o.goal != DT_PLAN_STEP) return dti_serve_decide(t, text);
     DT_TRY(dti_profile_of(t, &plain, &p));
     peak = (double)p->cost.peak_bytes;
     state = (double)(p->cost.weight_bytes + p->cost.gradient_bytes + p->cost.state_bytes);

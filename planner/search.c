@@ -37,7 +37,8 @@ static dt_status add_way(dt_search *s, const dt_way *way)
     dt_verdict v = { .way = *way };
     double bytes, seconds;
 
-    if (dti_rule_breaks(&s->task, DTI_REST, &v)) return add(s, &v, INFINITY);
+    if (s->task.o.goal == DT_PLAN_STEP && dti_rule_breaks(&s->task, DTI_REST, &v))
+        return add(s, &v, INFINITY);
     DT_TRY(dti_way_bound(&s->task, way, &bytes, &seconds));
     if (bytes > device) {
         v.kind = DT_VERDICT_MEMORY;
@@ -127,6 +128,27 @@ static dt_status add_pp(dt_search *s, dt_way w, int64_t ranks)
     return DT_OK;
 }
 
+/* Of generation: all copies that there is room for, and fewer. */
+static dt_status add_copies(dt_search *s, dt_way w, int64_t ranks)
+{
+    const dt_planner_options *o = &s->task.o;
+
+    for (w.pp = 1; w.pp <= ranks; w.pp++)
+        for (w.dp = 1; ranks % w.pp == 0 && w.dp <= ranks / w.pp; w.dp++) {
+            dt_verdict v;
+            if (ranks / w.pp % w.dp != 0 || !pinned(o->pp, w.pp) || !pinned(o->dp, w.dp)) continue;
+            v = (dt_verdict){ .way = w };
+            if (dti_rule_breaks(&s->task, DTI_PP, &v)) {
+                DT_TRY(add(s, &v, INFINITY));
+                continue;
+            }
+            v.way.stages_per_rank = 1;
+            v.way.microbatches = dti_serve_groups(&s->task, &w);
+            DT_TRY(add_way(s, &v.way));
+        }
+    return DT_OK;
+}
+
 static dt_status add_all(dt_search *s)
 {
     const int64_t ranks = dti_machine_ranks(&s->task.machine);
@@ -136,6 +158,8 @@ static dt_status add_all(dt_search *s)
         if (ranks % tp != 0 || !pinned(s->task.o.tp, tp)) continue;
         if (dti_rule_breaks(&s->task, DTI_TP, &v))
             DT_TRY(add(s, &v, INFINITY));
+        else if (s->task.o.goal != DT_PLAN_STEP)
+            DT_TRY(add_copies(s, v.way, ranks / tp));
         else
             DT_TRY(add_pp(s, v.way, ranks / tp));
     }
@@ -295,12 +319,16 @@ static dt_status grow(dt_search *of)
     dt_machine *m = &of->task.machine;
     const dt_machine was = *m;
     const dt_planner_options asked = of->task.o;
+    const bool step = asked.goal == DT_PLAN_STEP;
     const dti_profile *p;
     dt_status st = DT_OK;
-    double most;
+    double most = of->task.all_params * (double)dt_dtype_size(of->task.dtype);
 
-    DT_TRY(dti_profile_of(&of->task, &plain, &p));
-    most = (double)MAX_SHARE * (double)p->cost.peak_bytes / m->figure[DT_FIGURE_DEVICE_BYTES].value;
+    if (step) {
+        DT_TRY(dti_profile_of(&of->task, &plain, &p));
+        most = (double)p->cost.peak_bytes;
+    }
+    most *= (double)MAX_SHARE / m->figure[DT_FIGURE_DEVICE_BYTES].value;
     while (of->least_devices == 0 && (double)dti_machine_ranks(m) < most && st == DT_OK) {
         dt_search more = { .task = of->task, .by_memory = true };
         const bool wide = m->devices_per_node < 8 && m->nodes == 1 &&
@@ -309,7 +337,7 @@ static dt_status grow(dt_search *of)
         *(wide ? &m->devices_per_node : &m->nodes) *= 2;
         more.task.machine = *m;
         more.task.o.pp = more.task.o.dp = more.task.o.tp = 0;
-        more.task.o.batch = dti_max(asked.batch, dti_machine_ranks(m));
+        if (step) more.task.o.batch = dti_max(asked.batch, dti_machine_ranks(m));
         more.task.o.top = 1;
         more.task.o.most_counted = 8;
         st = search(&more);

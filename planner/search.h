@@ -23,6 +23,14 @@ typedef struct dti_profile {
     dt_training_cost cost;
 } dti_profile;
 
+/* Passes of some sequences over tp alone, in seconds: the same for generation. */
+typedef struct dti_pass {
+    int tp;
+    int64_t rows;
+    dt_status refused;
+    double prompt, token;
+} dti_pass;
+
 /* How many blocks each stage has. */
 typedef struct dti_split {
     int pp, n; /* ranks, stages */
@@ -40,11 +48,14 @@ typedef struct dti_task {
     dt_dtype dtype;
     int64_t ff;          /* the widest axis that tp cuts by rows */
     double largest;      /* parameters of the largest layer */
+    double all_params;   /* of the model */
     double block_params; /* of a block, on average */
     double head_flops;   /* of a token */
     double rate;         /* operations a second that a device reaches */
     dti_profile *profiles;
     size_t n_profiles, profiles_room;
+    dti_pass *passes;
+    size_t n_passes, passes_room;
     dti_split *splits;
     size_t n_splits, splits_room;
 } dti_task;
@@ -104,5 +115,21 @@ dt_status dti_way_bound(dti_task *t, const dt_way *way, double *bytes, double *s
 
 /* What it needs (cost.c). Errors are those of dry runs. */
 dt_status dti_way_count(dti_task *t, const dt_way *way, dt_way_cost *out) DT_MUST_USE;
+
+/* Ranks of a pipeline that have as many blocks, and embed or head alike, are of one kind: the first
+ * rank of each [*n], and the kind at each rank, in arrays of DTI_MAX_STAGES. */
+dt_status dti_find_kinds(dti_task *t, const dt_way *way, int *place, int *kind_at,
+                         int *n) DT_MUST_USE;
+
+/* Bits of the dims of dti_way_mesh() as those of pp, dp, tp. */
+uint32_t dti_way_dims(const dt_way *way, uint32_t dims);
+
+/* --- generation (serve.c): the same, where the goal is no step of training -------------------- */
+
+int64_t dti_serve_groups(const dti_task *t, const dt_way *way);
+dt_status dti_serve_bound(dti_task *t, const dt_way *way, double *bytes,
+                          double *seconds) DT_MUST_USE;
+dt_status dti_serve_count(dti_task *t, const dt_way *way, dt_way_cost *out) DT_MUST_USE;
+dt_status dti_serve_decide(dti_task *t, char text[DT_REASON_BYTES]) DT_MUST_USE;
 
 #endif

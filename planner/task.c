@@ -40,6 +40,7 @@ static void measure_layers(dti_task *t, const dti_described *d)
         const dt_layer_spec *spec = &d->builder.specs[i];
         const double n = params_of(spec);
         if (n > t->largest) t->largest = n;
+        t->all_params += n;
         if (before > 0 && strncmp(spec->name, blocks, before) == 0) {
             t->block_params += n / (double)d->info.n_layers;
             if (spec->axis[0].extent > t->ff) t->ff = spec->axis[0].extent;
@@ -70,7 +71,7 @@ static dt_status check(dti_task *t)
     const int64_t ranks = dti_machine_ranks(m), context = t->info.max_positions;
 
     if (t->o.sequence == 0) t->o.sequence = dti_min(context, DEFAULT_SEQUENCE);
-    if (t->o.batch == 0) t->o.batch = ranks;
+    if (t->o.batch == 0) t->o.batch = t->o.goal == DT_PLAN_STEP ? ranks : 1;
     DT_CHECK(t->o.sequence >= 1 && t->o.sequence <= context, DT_ERR_ARG,
              "sequence %lld exceeds the model's context of %lld (%s/config.json)",
              (long long)t->o.sequence, (long long)context, t->dir);
@@ -116,6 +117,7 @@ void dti_task_close(dti_task *t)
     for (size_t i = 0; i < t->n_splits; i++) dti_free(t->splits[i].blocks);
     dti_free(t->splits);
     dti_free(t->profiles);
+    dti_free(t->passes);
 }
 
 /* --- ways ------------------------------------------------------------------------------------- */

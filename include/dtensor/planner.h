@@ -116,9 +116,15 @@ DT_API DT_MUST_USE dt_status dt_machine_parse(const char *name, const char *text
  * collective. Errors: none; text that has no room is cut. */
 DT_API int dt_machine_print(const dt_machine *machine, char *text, size_t bytes);
 
-/* --- plans of training ------------------------------------------------------------------------ */
+/* --- plans ------------------------------------------------------------------------------------ */
 
-/* How a step is made; 0 of a degree: any, of a group that is refused together. */
+/* What takes the least time: a step of training; or of a batch of sequences the next token of each,
+ * or all that they have read before, at once. At a given batch the way with the least time between
+ * tokens makes the most of them as well. */
+typedef enum dt_plan_goal { DT_PLAN_STEP, DT_PLAN_TOKEN, DT_PLAN_PROMPT } dt_plan_goal;
+
+/* How a step is made, or tokens (mesh and groups alone); 0 of a degree: any, of a group that is
+ * refused together. */
 typedef struct dt_way {
     int pp, dp, tp;                  /* mesh dims, the last one being the nearest neighbours */
     int zero;                        /* 0 .. 3 */
@@ -126,19 +132,21 @@ typedef struct dt_way {
     dt_recomputed recompute;
     const char *schedule; /* of the pipeline; NULL: there is none */
     int stages_per_rank;
-    int64_t microbatches;
+    int64_t microbatches; /* of generation: groups of sequences that follow each other */
 } dt_way;
 
 /* What a step costs the rank that it costs most. */
 typedef struct dt_way_cost {
     /* exact: counted by dry runs of one rank of each kind */
     int64_t weight_bytes, gradient_bytes, state_bytes, kept_bytes;
-    int64_t peak_bytes;                  /* in the device's memory at a time, at most */
-    int64_t inside_bytes, between_bytes; /* received from the same node, from others */
+    int64_t cache_bytes, activation_bytes; /* of generation: keys and values, temporaries */
+    int64_t peak_bytes;                    /* in the device's memory at a time, at most */
+    int64_t inside_bytes, between_bytes;   /* received from the same node, from others */
     double flops;
     /* predicted: seconds */
     double seconds;                          /* of a step: compute + exposed + bubble */
     double compute, exposed, hidden, bubble; /* communication that is waited for, that is not */
+    double prompt, token;                    /* of generation: `seconds` is one of them */
 } dt_way_cost;
 
 /* Why a way is not taken. */
@@ -164,18 +172,21 @@ typedef struct dt_verdict {
 } dt_verdict;
 
 typedef struct dt_planner_options {
-    size_t size;                 /* sizeof(dt_planner_options) */
-    int64_t batch, sequence;     /* of a step on all ranks together; 0: 1 for each, 2048 */
-    const dt_load_options *load; /* dtype and plan; NULL: defaults */
+    size_t size; /* sizeof(dt_planner_options) */
+    /* Of a step on all ranks together; 0: 1 for each, 2048. Of generation: sequences at once, 1,
+     * and tokens of each, as prompts and as room in the caches. */
+    int64_t batch, sequence;
+    const dt_load_options *load;           /* dtype and plan; NULL: defaults */
     const dt_optimizer_options *optimizer; /* NULL: defaults */
     int pp, dp, tp;                        /* the only degrees to look at; 0: any */
     int top;                               /* ways to rank; 1 */
     int most_counted;                      /* ways to count at most; 400 */
+    dt_plan_goal goal;
 } dt_planner_options;
 
-#define DT_PLANNER_OPTIONS_INIT                                       \
-    {                                                                 \
-        sizeof(dt_planner_options), 0, 0, NULL, NULL, 0, 0, 0, 1, 400 \
+#define DT_PLANNER_OPTIONS_INIT                                                     \
+    {                                                                               \
+        sizeof(dt_planner_options), 0, 0, NULL, NULL, 0, 0, 0, 1, 400, DT_PLAN_STEP \
     }
 
 typedef struct dt_search dt_search;
@@ -186,6 +197,7 @@ typedef struct dt_search dt_search;
  * recomputation, schedules, microbatches, state with the host. Rules forbid some; others are passed
  * over because a bound says that they need too much memory or time; what is left is counted by dry
  * runs, the most promising first, until nothing can be faster. It is a function of its arguments.
+ * For generation the degrees alone are looked at, also of a part of the devices.
  *
  *   rt   whose registries hold; NULL: the built-in ones alone
  *   dir  a folder with config.json

@@ -6,6 +6,7 @@
 #include "dtensor/create.h"
 #include "dtensor/device/device.h"
 #include "dtensor/kernels/kernel.h"
+#include "dtensor/leaves.h"
 #include "mesh/runtime.h"
 #include "models/judge/rank_classes.h"
 #include "models/run/forward.h"
@@ -167,11 +168,14 @@ static dt_status run_passes(const dti_predict_options *o, dti_watched *watched, 
     int64_t held;
 
     DT_TRY(dti_device_of(p->rt, &device));
+    device->meter = o->meter;
     DT_TRY_TO(done, st, dt_state_create(p->model, o->batch, o->sequence, &s));
     DT_TRY_TO(done, st, dt_tape_create(p->rt, &t));
     DT_TRY_TO(done, st, measure_pass(t, s, o->sequence, watched, &p->prefill));
+    p->prefill_seconds = dti_tape_seconds(t);
     dt_state_rewind(s, o->sequence - 1);
     DT_TRY_TO(done, st, measure_pass(t, s, 1, watched, &p->decode));
+    p->decode_seconds = dti_tape_seconds(t);
     DT_TRY_TO(done, st, dti_held_bytes(p->rt, &held));
     p->weight_bytes = (int64_t)dti_memory_of_kind(device->memory, DTI_KIND_WEIGHTS);
     p->cache_bytes = dti_state_bytes(s);

@@ -19,6 +19,7 @@ typedef struct dti_prediction {
                                * scratch memory of kernels */
     dt_pass_cost prefill;     /* `sequence` tokens, logits of the last row, its greedy choice */
     dt_pass_cost decode;      /* one more token, the caches being as long as before it */
+    double prefill_seconds, decode_seconds; /* by the meter; without one 0 */
 } dti_prediction;
 
 /* What the passes are run with. */
@@ -32,7 +33,8 @@ typedef struct dti_predict_options {
     dt_runtime *like; /* whose registries hold; NULL: nobody's */
     dt_log_fn log;    /* may be NULL */
     void *log_arg;
-    const char *device; /* where its tensors would lie; NULL: on the CPU */
+    const char *device;            /* where its tensors would lie; NULL: on the CPU */
+    const struct dti_meter *meter; /* asked what kernels take; may be NULL */
 } dti_predict_options;
 
 /* Judges the options of a prediction, as dt_predict() says, and settles how many tokens. */

@@ -195,6 +195,63 @@ DT_TEST(cli_plan_auto, every_checkpoint_trains_by_its_plans_as_alone)
             train_fixture(dt_golden_fixtures[f]);
 }
 
+/* Tokens under a plan of generation, NULL: on one rank. */
+static char *tokens_of(const train_place *p, const char *plan)
+{
+    return (plan != NULL ? COMMAND_ENDS(0, COMMAND("generate", "-m", p->model, "--tokens",
+                                                   "5,9,7,3", "--max-new-tokens", "12", "--greedy",
+                                                   "--json", "--plan", plan))
+                         : COMMAND_ENDS(0, COMMAND("generate", "-m", p->model, "--tokens",
+                                                   "5,9,7,3", "--max-new-tokens", "12", "--greedy",
+                                                   "--json", "--dtype", "f32")))
+        .out;
+}
+
+static char *ids_of(const char *text)
+{
+    json_t *v = json_loads(text, 0, NULL);
+    char *ids = json_dumps(json_object_get(v, "tokens"), JSON_COMPACT);
+
+    DT_ASSERT(json_is_array(json_object_get(v, "tokens")));
+    json_decref(v);
+    return ids;
+}
+
+static void generate_fixture(const char *fixture)
+{
+    static const char *const goals[] = { "token", "prompt" };
+    char file[DT_TEST_PATH_BYTES + 16], plan[TRAIN_PATH_BYTES], folder[64], *want;
+    train_place p;
+
+    open_place(&p, file);
+    (void)snprintf(folder, sizeof folder, "tests/golden/%s", fixture);
+    (void)dt_test_source_path(p.model, folder);
+    (void)snprintf(plan, sizeof plan, "%s/plan.json", p.folder);
+    want = ids_of(tokens_of(&p, NULL));
+    for (int g = 0; g < 2; g++) {
+        const command_result r = COMMAND_ENDS(
+            0, COMMAND("plan", "-m", p.model, "--auto", "--machine", file, "--batch", "1",
+                       "--sequence", "32", "--dtype", "f32", "--goal", goals[g], "--json"));
+        char *ids;
+        dt_test_write_file(p.folder, "plan.json", r.out, strlen(r.out));
+        ids = ids_of(tokens_of(&p, plan));
+        DT_ASSERT_EQ_STR(ids, want);
+        free(ids);
+    }
+    free(want);
+}
+
+DT_TEST(cli_plan_auto, generate_takes_the_file_by_plan)
+{
+    generate_fixture("llama/tied");
+}
+
+DT_TEST(cli_plan_auto, every_checkpoint_generates_by_its_plans_as_alone)
+{
+    dt_test_long();
+    for (int f = 0; f < DT_GOLDEN_FIXTURES; f++) generate_fixture(dt_golden_fixtures[f]);
+}
+
 DT_TEST(cli_plan_auto, one_way_is_judged_beside_the_others)
 {
     char file[DT_TEST_PATH_BYTES + 16];
@@ -221,7 +278,15 @@ DT_TEST(cli_plan_auto, what_cannot_be_is_refused)
     open_place(&p, file);
     COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--machine", file), "--machine is of --auto");
     COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--top", "2"), "--top is of --auto");
-    COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--auto", "--machine", file), "add --train");
+    COMMAND_ENDS(2,
+                 COMMAND("plan", "-m", p.model, "--auto", "--machine", file, "--optimizer", "sgd"),
+                 "--optimizer is of --train");
+    COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--auto", "--machine", file, "--goal", "speed"),
+                 "--goal speed: token or prompt");
+    COMMAND_ENDS(
+        2,
+        COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--goal", "token"),
+        "--goal is of generation");
     COMMAND_ENDS(
         2, COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--mesh", "dp=4"),
         "--mesh is what --auto finds");
