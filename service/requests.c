@@ -46,31 +46,30 @@ static dt_status check_texts(const dti_crew *c, const dt_ids *prompts, int64_t n
 static dt_status make_texts(dt_served *m, dti_crew *c, const dt_ids *prompts, int64_t n_prompts,
                             dt_generate_options *o, const dt_request_options *how, dt_ticket **out)
 {
+    dt_tokenizer *tokenizer = NULL;
     dt_ticket *t = NULL;
-    dt_status st;
+    dt_status st = DT_OK;
     int64_t n;
 
-    DT_TRY(check_texts(c, prompts, n_prompts, o, &n));
-    DT_TRY(dti_ticket_create(c, DTI_TICKET_TEXTS, how, &t));
-    DT_TRY_TO(fail, st, dti_waiter_create(how, n_prompts * o->num_return_sequences, &t->waiter));
+    if (o->n_stop_strings > 0 || how->on_text != NULL) DT_TRY(dti_served_open(m, &tokenizer, NULL));
+    o->tokenizer = tokenizer; /* never changes: ranks may use it, too */
+    DT_TRY_TO(done, st, check_texts(c, prompts, n_prompts, o, &n));
+    DT_TRY_TO(done, st, dti_ticket_create(c, DTI_TICKET_TEXTS, how, &t));
+    DT_TRY_TO(done, st, dti_waiter_create(how, n_prompts * o->num_return_sequences, &t->waiter));
     t->n_prompt = n;
+    t->waiter->tokenizer = dt_tokenizer_retain(tokenizer);
     t->waiter->on_token = o->on_token;
     t->waiter->token_arg = o->arg;
     t->waiter->on_scores = o->on_scores;
     t->waiter->scores_arg = o->scores_arg;
     t->tells_tokens = how->on_token != NULL || how->on_text != NULL || o->on_token != NULL;
-    o->tokenizer = NULL;
-    if (o->n_stop_strings > 0 || how->on_text != NULL) {
-        DT_TRY_TO(fail, st, dti_served_open(m, &t->waiter->tokenizer, NULL));
-        o->tokenizer = t->waiter->tokenizer; /* never changes: ranks may use it, too */
-    }
-    DT_TRY_TO(fail, st, dti_packet_put_options(&t->packet, o));
-    DT_TRY_TO(fail, st, dti_packet_put_lists(&t->packet, prompts, n_prompts));
-    DT_TRY_TO(fail, st, dti_ticket_queue(t));
+    DT_TRY_TO(done, st, dti_packet_put_options(&t->packet, o));
+    DT_TRY_TO(done, st, dti_packet_put_lists(&t->packet, prompts, n_prompts));
+    DT_TRY_TO(done, st, dti_ticket_queue(t));
     *out = t;
-    return DT_OK;
-
-fail:
+    t = NULL;
+done:
+    dt_tokenizer_release(&tokenizer);
     dti_ticket_release(&t);
     return st;
 }

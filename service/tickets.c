@@ -231,16 +231,16 @@ static dti_event *take_events(dt_ticket *t)
     return first;
 }
 
-static dt_status hand_on(dt_ticket *t, dti_event *first, bool *goes_on)
+static dt_status hand_on(dt_ticket *t, dti_event *first)
 {
     dt_status st = DT_OK;
 
     for (dti_event *e = first, *next; e != NULL; e = next) {
         next = e->next;
-        if (*goes_on && st == DT_OK) st = dti_waiter_take(t->waiter, e, goes_on);
+        if (st == DT_OK) st = dti_waiter_take(t->waiter, e);
         dti_free(e);
     }
-    if (st != DT_OK || !*goes_on) dt_ticket_cancel(t);
+    if (st != DT_OK || t->waiter->enough) dt_ticket_cancel(t);
     return st;
 }
 
@@ -249,7 +249,6 @@ static dt_status wait_and_tell(dt_ticket *t)
 {
     dti_waiter *w = t->waiter;
     int64_t shown = -1;
-    bool goes_on = true;
     dt_status st = DT_OK;
 
     (void)pthread_mutex_lock(&t->crew->lock);
@@ -265,7 +264,7 @@ static dt_status wait_and_tell(dt_ticket *t)
         }
         (void)pthread_mutex_unlock(&t->crew->lock);
         if (tell) w->progress(w->progress_arg, shown = done, all);
-        st = hand_on(t, first, &goes_on);
+        st = hand_on(t, first);
         (void)pthread_mutex_lock(&t->crew->lock);
     }
     (void)pthread_mutex_unlock(&t->crew->lock);

@@ -44,7 +44,7 @@ void dti_waiter_free(dti_waiter *w)
 
 /* --- texts ------------------------------------------------------------------------------------ */
 
-static dt_status say_text(dti_waiter *w, int64_t text, const int32_t *id, bool *goes_on)
+static dt_status say_text(dti_waiter *w, int64_t text, const int32_t *id)
 {
     const char *bytes;
     size_t n;
@@ -56,21 +56,22 @@ static dt_status say_text(dti_waiter *w, int64_t text, const int32_t *id, bool *
         DT_TRY(dt_tokenizer_stream_push(w->streams[text], *id, &bytes, &n));
     else
         DT_TRY(dt_tokenizer_stream_flush(w->streams[text], &bytes, &n));
-    if (n > 0 && !w->how.on_text(w->how.arg, text, bytes, n)) *goes_on = false;
+    if (n > 0 && !w->how.on_text(w->how.arg, text, bytes, n)) w->enough = true;
     return DT_OK;
 }
 
-static dt_status say_token(dti_waiter *w, int64_t text, int32_t id, bool *goes_on)
+static dt_status say_token(dti_waiter *w, int64_t text, int32_t id)
 {
     const int64_t n = w->told[text]++;
 
-    if (w->how.on_token != NULL && !w->how.on_token(w->how.arg, text, n, id)) *goes_on = false;
-    if (w->on_token != NULL && !w->on_token(w->token_arg, n, id)) *goes_on = false;
-    return say_text(w, text, &id, goes_on);
+    if (w->how.on_token != NULL && !w->how.on_token(w->how.arg, text, n, id)) w->enough = true;
+    if (w->on_token != NULL && !w->on_token(w->token_arg, n, id)) w->enough = true;
+    return say_text(w, text, &id);
 }
 
-/* A text as a whole; callbacks hear what they have not heard. */
-static dt_status take_text(dti_waiter *w, const dti_event *e, bool *goes_on)
+/* A text as a whole; callbacks hear what they have not heard, and one that has enough gets no more
+ * than it has heard. */
+static dt_status take_text(dti_waiter *w, const dti_event *e)
 {
     dti_new_text *text = &w->texts->texts[e->a];
     const int32_t *ids = (const int32_t *)(const void *)(e->data + sizeof(dti_text_head));
@@ -84,9 +85,12 @@ static dt_status take_text(dti_waiter *w, const dti_event *e, bool *goes_on)
     text->n = head.n;
     text->end = head.end;
     text->score = head.score;
-    while (*goes_on && w->told[e->a] < text->n)
-        DT_TRY(say_token(w, e->a, text->ids[w->told[e->a]], goes_on));
-    return *goes_on ? say_text(w, e->a, NULL, goes_on) : DT_OK;
+    while (!w->enough && w->told[e->a] < text->n)
+        DT_TRY(say_token(w, e->a, text->ids[w->told[e->a]]));
+    if (w->told[e->a] == text->n) return w->enough ? DT_OK : say_text(w, e->a, NULL);
+    text->n = w->told[e->a];
+    text->end = DT_END_CANCELLED;
+    return DT_OK;
 }
 
 void dti_waiter_cancelled(dti_waiter *w)
@@ -97,7 +101,7 @@ void dti_waiter_cancelled(dti_waiter *w)
 
 /* --- replies ---------------------------------------------------------------------------------- */
 
-static dt_status take_piece(dti_waiter *w, const dti_event *e, bool *goes_on)
+static dt_status take_piece(dti_waiter *w, const dti_event *e)
 {
     dt_reply *r = w->reply;
     dt_piece piece;
@@ -109,7 +113,8 @@ static dt_status take_piece(dti_waiter *w, const dti_event *e, bool *goes_on)
     memcpy(data, e->data + sizeof piece, piece.n_bytes);
     piece.data = data;
     r->pieces[r->n++] = piece;
-    if (w->how.on_piece != NULL && !w->how.on_piece(w->how.arg, &piece)) *goes_on = false;
+    if (!w->enough && w->how.on_piece != NULL && !w->how.on_piece(w->how.arg, &piece))
+        w->enough = true;
     return DT_OK;
 }
 
@@ -134,19 +139,20 @@ const dt_piece *dt_reply_piece(const dt_reply *r, int64_t i)
     return i >= 0 && i < dt_reply_count(r) ? &r->pieces[i] : NULL;
 }
 
-dt_status dti_waiter_take(dti_waiter *w, const dti_event *e, bool *goes_on)
+dt_status dti_waiter_take(dti_waiter *w, const dti_event *e)
 {
     int32_t id;
 
     switch (e->kind) {
     case DTI_EVENT_TOKEN:
         memcpy(&id, e->data, sizeof id);
-        return say_token(w, e->a, id, goes_on);
+        return w->enough ? DT_OK : say_token(w, e->a, id);
     case DTI_EVENT_TEXT:
-        return take_text(w, e, goes_on);
+        return take_text(w, e);
     case DTI_EVENT_PIECE:
-        return take_piece(w, e, goes_on);
+        return take_piece(w, e);
     case DTI_EVENT_SCORES:
+        if (w->enough) return DT_OK;
         w->on_scores(w->scores_arg, e->b, (const float *)(const void *)e->data, e->a,
                      (int64_t)(e->n_bytes / sizeof(float)) / e->a);
         return DT_OK;

@@ -28,6 +28,7 @@ typedef struct dti_waiter {
     dt_generated *texts;
     dt_reply *reply;
     bool waited;
+    bool enough; /* a callback has said so: none is called any more */
 } dti_waiter;
 
 /* n_texts texts to come. */
@@ -35,8 +36,8 @@ dt_status dti_waiter_create(const dt_request_options *how, int64_t n_texts,
                             dti_waiter **out) DT_MUST_USE;
 void dti_waiter_free(dti_waiter *w); /* accepts NULL */
 
-/* Takes an event in; *goes_on is false when a callback has had enough. */
-dt_status dti_waiter_take(dti_waiter *w, const dti_event *e, bool *goes_on) DT_MUST_USE;
+/* Takes an event in. */
+dt_status dti_waiter_take(dti_waiter *w, const dti_event *e) DT_MUST_USE;
 
 /* Texts that nobody has told of were cancelled. */
 void dti_waiter_cancelled(dti_waiter *w);
