@@ -64,7 +64,7 @@ struct dt_ticket {
     _Atomic int refs;
     struct dti_crew *crew; /* a reference */
     dti_ticket_kind kind;
-    int64_t number; /* of the crew's requests */
+    int64_t number; /* of the crew's requests, from 1 on; of a load 0 */
     int priority;
     int64_t deadline_ns; /* INT64_MAX: none */
     int64_t n_prompt;    /* tokens */

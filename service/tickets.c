@@ -77,7 +77,7 @@ dt_status dti_ticket_queue(dt_ticket *t)
     while (*at != NULL && (*at)->priority >= t->priority) at = &(*at)->next;
     t->next = *at;
     *at = dti_ticket_retain(t);
-    t->number = ++c->n_tickets;
+    t->number = t->kind == DTI_TICKET_LOAD ? 0 : ++c->n_tickets;
     c->counts.queued++;
     c->counts.prompt_tokens += t->n_prompt;
     (void)pthread_cond_broadcast(&c->changed);

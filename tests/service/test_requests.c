@@ -341,7 +341,7 @@ DT_TEST(requests, a_deadline_holds_in_the_queue_and_behind_it)
     begin_to_hold(&h, m);
     how.deadline_ms = 50;
     DT_ASSERT_STATUS(dt_service_generate(m, &prompt, 1, NULL, &how, &g), DT_ERR_COMM,
-                     "it had to wait; rank 0: call of request 2");
+                     "it had to wait; rank 0: call of request 1");
     let_go(&h);
     DT_ASSERT_STATUS(dt_service_call(m, "wait", &input, 1, &how, NULL), DT_ERR_COMM, "deadline");
     DT_ASSERT_OK(dt_service_generate(m, &prompt, 1, NULL, NULL, &g));
