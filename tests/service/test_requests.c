@@ -40,7 +40,8 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* --- functions that hold a model back ---------------------------------------------------------- */
+/* --- functions that hold a model back ---------------------------------------------------------
+ */
 
 /* Goes on until nobody wants it any more, or so many milliseconds. */
 static dt_status wait_here(dt_call *call, void *arg)
