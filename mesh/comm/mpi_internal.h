@@ -363,7 +363,7 @@ struct dti_mpi_world {
 enum { DTI_MPI_READY = -1, DTI_MPI_NOBODY = -1 };
 typedef int (*dti_mpi_condition)(dti_mpi_comm *c, const dti_comm_request *r);
 
-/* mpi.c: the layout of ranks on processes, block by block. */
+/* mpi_world.c: the layout of ranks on processes, block by block. */
 int dti_mpi_process_of(const dti_mpi_world *w, int rank);
 int dti_mpi_host_of(const dti_mpi_world *w, int rank);
 int dti_mpi_seat(const dti_mpi_port *port, int rank);            /* of `rank`, of the port's kind */
@@ -371,6 +371,8 @@ dti_mpi_port *dti_mpi_port_of(const dti_mpi_world *w, int seat); /* of this proc
 int dti_mpi_first_rank_of(const dti_mpi_world *w, int process);
 int dti_mpi_tag(const dti_mpi_world *w, dti_mpi_lane lane, int from, int to, uint64_t group);
 uint64_t dti_mpi_hash(uint64_t seed, const void *data, size_t bytes);
+
+void dti_mpi_comm_free(dti_mpi_comm *c); /* mpi.c */
 
 /* mpi_stream.c. `push` and `pull` move what can be moved and set *moved if something was. */
 void dti_mpi_stream_begin(dti_mpi_stream *s, const dti_mpi_header *header,
