@@ -8,10 +8,11 @@
 #include "base/sync.h"
 #include "dtensor/channels_internal.h"
 #include "dtensor/graph.h"
+#include "dtensor/kernels/cpu/cpu.h"
 #include "dtensor/tape.h"
 
-/* While a simulated link takes its time, how often a rank looks after its other messages. */
-enum { LOOK_NS = 200 * 1000 };
+/* While a simulated link takes its time, or a kernel, how often a rank looks after its messages. */
+enum { LOOK_NS = 200 * 1000, POLL_NS = 200 * 1000 };
 
 static const dti_live live_channels = { "channel", "channels" };
 const dti_live dti_live_parcels = { "message under way", "messages under way" };
@@ -35,6 +36,17 @@ static void look(dti_channels *all)
     const dti_comm_request nothing = { .call = { .op = DTI_COMM_BARRIER } };
 
     (void)world->ops->check(world, &nothing);
+}
+
+/* In the middle of a kernel bytes move on, of what has been started. */
+static void poll_beside(void *arg)
+{
+    dti_channels *all = arg;
+    const int64_t now = all->n_under_way > 0 ? dti_now_ns() : 0;
+
+    if (now - all->polled_ns < POLL_NS) return;
+    all->polled_ns = now;
+    dti_runtime_poll(all->rt);
 }
 
 void dti_channels_look(dti_channels *all)
@@ -130,6 +142,7 @@ static void end_all(void *arg)
     dti_channels *all = arg;
 
     dti_runtime_beside(all->rt)->step = NULL;
+    dti_cpu_do_beside(all->device->cpu, NULL, NULL);
     all->ended = true;
     for (dt_channel *c = all->first, *next; c != NULL; c = next) {
         next = c->next;
@@ -162,6 +175,7 @@ static dt_status create_all(dt_runtime *rt, void **out)
     beside->finish = finish_all;
     beside->arg = all;
     beside->step = step_all;
+    dti_cpu_do_beside(d->cpu, poll_beside, all);
     *out = all;
     return DT_OK;
 }

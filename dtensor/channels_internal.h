@@ -102,6 +102,7 @@ typedef struct dti_channels {
     dt_channel *first;
     const dti_comm_request *awaited; /* which the rank waits for: nobody else does */
     int n_under_way;                 /* messages that are not over */
+    int64_t polled_ns;               /* when bytes were last moved in the middle of a kernel */
     bool ended;                      /* the run has */
 } dti_channels;
 

@@ -431,6 +431,11 @@ void dti_runtime_abort(dt_runtime *rt)
     rt->world->ops->abort(rt->world, rt->rank, e->code == DT_OK ? "it gave no reason" : e->message);
 }
 
+void dti_runtime_poll(const dt_runtime *rt)
+{
+    dti_mpi_poll(rt->world);
+}
+
 void dti_runtime_doing(const dt_runtime *rt, const char *what)
 {
     dti_mpi_tell_doing(rt->world, what);

@@ -85,6 +85,10 @@ dt_status dti_runtime_alone(dt_runtime *rt, dt_status st);
 /* Whether its tensors lie on a GPU; of a dry runtime whether they would. */
 bool dti_runtime_is_on_gpu(const dt_runtime *rt);
 
+/* Moves bytes that are under way to and from other processes, from within a kernel: starts nothing,
+ * and fails nowhere. */
+void dti_runtime_poll(const dt_runtime *rt);
+
 /* What this rank does from now on, "cell 3, 1F2", in 55 bytes: others say it if its process is
  * killed. Empty: nothing. */
 void dti_runtime_doing(const dt_runtime *rt, const char *what);

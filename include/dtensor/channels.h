@@ -20,7 +20,8 @@
  * A piece that a rank would send itself is shared.
  *
  * No message is buffered: a send holds the tensor until its receivers have it. Bytes move while
- * ranks are inside calls of this library that wait, and between operators. What ranks wait for must
+ * ranks are inside calls of this library that wait, between operators, and, between processes, in
+ * the middle of products and attention on CPUs. What ranks wait for must
  * not depend on more than that receives come in the order of sends: with links "unbuffered"
  * (dt_run_options.links) a send without a parcel returns when it was received, which shows a
  * program that does. Simulated links hold for a channel by the word that its name begins with;

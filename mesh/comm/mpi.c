@@ -263,6 +263,15 @@ static bool is_mine(const dti_comm *head)
     return head->ops == &mpi_ops || head->ops == &sockets_ops;
 }
 
+void dti_mpi_poll(const dti_comm *head)
+{
+    dti_mpi_port *port = is_mine(head) ? ((const dti_mpi_comm *)head)->port : NULL;
+    bool moved = false;
+
+    if (port == NULL || atomic_load(&port->world->aborted)) return;
+    if (dti_mpi_progress(port, &moved) != DT_OK) dti_error_clear();
+}
+
 void dti_mpi_tell_doing(const dti_comm *head, const char *what)
 {
     dti_mpi_bell *bell = is_mine(head) ? ((const dti_mpi_comm *)head)->port->bell : NULL;

@@ -59,6 +59,9 @@ typedef struct dti_mpi_use {
 
 bool dti_mpi_use_of(const dti_comm *c, dti_mpi_use *out);
 
+/* Moves what is under way, from anywhere on the rank's thread. */
+void dti_mpi_poll(const dti_comm *c);
+
 /* What this rank does from now on, "cell 3, 1F2": processes that share memory with this one say it
  * if it ends without a word. Empty: nothing. Of a communicator that joins no processes: nobody. */
 void dti_mpi_tell_doing(const dti_comm *c, const char *what);

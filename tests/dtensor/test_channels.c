@@ -328,45 +328,77 @@ DT_TEST(channels, messages_go_on_inside_collectives)
     dt_test_on_ranks("pp=2,tp=2", beside, NULL);
 }
 
-/* A sender that computes for a second: its message, larger than what is under way at once, goes on
- * between its operators. */
+/* What a sender does while its message, larger than what is under way at once, goes on; until when
+ * that has to be there: an operator looks after it at its end, too. */
+typedef enum busy_with { OPERATORS, A_PRODUCT } busy_with;
+
+static int64_t compute(dt_tape *t, busy_with what, dt_tensor *x, dt_tensor *w)
+{
+    const int64_t begin = dti_now_ns(), two_seconds = (int64_t)2 * 1000 * 1000 * 1000;
+
+    do {
+        dt_scope_begin(t, "loop");
+        (void)(what == A_PRODUCT ? dt_linear(t, x, w, NULL) : dt_add(t, x, x));
+        (void)dt_scope_end(t, NULL);
+    } while (what == OPERATORS && dti_now_ns() < begin + two_seconds);
+    return begin + (dti_now_ns() - begin) / 4 * (what == A_PRODUCT ? 3 : 4);
+}
+
+/* *early: the message was there by then. */
+static dt_status one_message(dt_mesh *mesh, const dt_test_pair *p, busy_with what, bool *early)
+{
+    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
+    const int64_t shape[] = { 1 << 20 }, in[] = { 512, 2048 }, weights[] = { 4096, 2048 };
+    DT_HELD(tensor) *sent = NULL, *x = NULL, *w = NULL;
+    DT_HELD(parcel) *parcel = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    int64_t until, here;
+
+    if (p->sends) {
+        DT_TRY(dt_test_message(p->first, "R", DT_F32, 1, shape, 0, &sent));
+        DT_TRY(dt_zeros(p->first, whole, DT_F32, what == A_PRODUCT ? 2 : 1, in, &x));
+        DT_TRY(dt_zeros(p->first, whole, DT_F32, 2, weights, &w));
+        DT_TRY(dt_barrier(mesh, NULL));
+        DT_TRY(dt_channel_send(p->channel, sent, NULL));
+        until = compute(t, what, x, w);
+        DT_TRY(dt_tape_status(t));
+        DT_TRY(dt_send(mesh, NULL, &until, 1, DT_I64, 1));
+    } else {
+        DT_TRY(dt_barrier(mesh, NULL));
+        DT_TRY(dt_channel_recv(p->channel, NULL, &parcel));
+        DT_TRY(dt_parcel_wait(&parcel, &sent));
+        here = dti_now_ns();
+        DT_TRY(dt_test_is_message(sent, p->second, "R", 0));
+        DT_TRY(dt_recv(mesh, NULL, &until, 1, DT_I64, 0));
+        *early = here < until;
+    }
+    DT_TRY(dt_channel_wait(p->channel));
+    return DT_OK;
+}
+
+/* A machine that others use may let the receiver wait once. */
 static dt_status computes(dt_mesh *mesh, const void *arg)
 {
-    const int64_t shape[] = { 1 << 20 }, few[] = { 64 };
-    const int64_t second = 1000 * 1000 * 1000;
-    DT_HELD(tensor) *x = NULL, *small = NULL;
-    DT_HELD(tape) *t = dt_test_tape(mesh);
-    int64_t end;
+    enum { TRIALS = 3 };
+    int n_early = 0;
 
-    (void)arg;
     DT_TEST_WITH_PAIR(mesh, p);
-    if (p.sends) {
-        const int64_t begin = dti_now_ns();
-        DT_TRY(dt_test_message(p.first, "R", DT_F32, 1, shape, 0, &x));
-        DT_TRY(dt_test_message(p.first, "R", DT_F32, 1, few, 0, &small));
-        DT_TRY(dt_channel_send(p.channel, x, NULL));
-        while (dti_now_ns() < begin + 2 * second) {
-            dt_scope_begin(t, "loop");
-            (void)dt_add(t, small, small);
-            (void)dt_scope_end(t, NULL);
-        }
-        DT_TRY(dt_tape_status(t));
-        end = dti_now_ns();
-        DT_TRY(dt_send(mesh, NULL, &end, 1, DT_I64, 1));
-    } else {
-        DT_HELD(parcel) *parcel = NULL;
-        DT_TRY(dt_channel_recv(p.channel, NULL, &parcel));
-        DT_TRY(dt_parcel_wait(&parcel, &x));
-        const int64_t here = dti_now_ns();
-        DT_TRY(dt_test_is_message(x, p.second, "R", 0));
-        DT_TRY(dt_recv(mesh, NULL, &end, 1, DT_I64, 0));
-        DT_EXPECT(here < end, "the message came %lld ms after its sender had computed",
-                  (long long)(here - end) / 1000000);
+    for (int k = 0; k < TRIALS; k++) {
+        bool early = false;
+        DT_TRY(one_message(mesh, &p, *(const busy_with *)arg, &early));
+        n_early += early;
+        if (*(const busy_with *)arg == OPERATORS) break;
     }
-    return dt_channel_wait(p.channel);
+    DT_EXPECT(p.sends || n_early > 0, "messages came when their sender had computed");
+    return DT_OK;
 }
 
 DT_TEST(channels, messages_go_on_between_operators)
 {
-    dt_test_on_ranks("pp=2", computes, NULL);
+    dt_test_on_ranks("pp=2", computes, &(busy_with){ OPERATORS });
+}
+
+DT_TEST(channels, messages_go_on_inside_a_product)
+{
+    dt_test_on_ranks("pp=2", computes, &(busy_with){ A_PRODUCT });
 }

@@ -265,6 +265,7 @@ static void back_share(void *arg, int worker, int n_workers)
         for (int64_t b = i / n_kv; b < (j->one_batch ? j->a->batch : i / n_kv + 1); b++)
             for (int64_t kv = i % n_kv; kv < (j->one_head ? j->a->n_kv : i % n_kv + 1); kv++)
                 back_run(j, b, kv, s);
+        dti_cpu_beside(j->a->cpu, worker);
     }
 }
 

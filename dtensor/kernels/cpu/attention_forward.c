@@ -316,6 +316,7 @@ static void forward_share(void *arg, int worker, int n_workers)
             const int64_t item = atomic_fetch_add(&of->next, 1);
             if (item >= of->end) break;
             forward_run(j, item, scratch_of(j, worker));
+            dti_cpu_beside(j->a->cpu, worker);
         }
     }
 }

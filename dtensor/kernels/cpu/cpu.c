@@ -203,6 +203,12 @@ void dti_cpu_destroy(dti_cpu **cpu_)
     dti_free(cpu);
 }
 
+void dti_cpu_do_beside(dti_cpu *cpu, void (*beside)(void *arg), void *arg)
+{
+    cpu->beside = beside;
+    cpu->beside_arg = arg;
+}
+
 void dti_cpu_allow_any_order(dti_cpu *cpu)
 {
     cpu->any_order = true;

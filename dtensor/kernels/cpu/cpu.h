@@ -40,6 +40,9 @@ dt_status dti_cpu_scratch(dti_cpu *cpu, size_t bytes, void **out) DT_MUST_USE;
 /* While a kernel of a user's own runs on a GPU: the scratch memory that it asks for is the
  * device's, from `take`. NULL: the host's again. */
 typedef dt_status (*dti_scratch_fn)(void *arg, size_t bytes, void **out);
+/* What the rank's thread does between parts of kernels that take long: no kernel. NULL: nothing. */
+void dti_cpu_do_beside(dti_cpu *cpu, void (*beside)(void *arg), void *arg);
+
 void dti_cpu_lend_scratch(dti_cpu *cpu, dti_scratch_fn take, void *arg);
 
 /* One function per row of the operator table; formulas stand at the definitions.

@@ -31,6 +31,8 @@ struct dti_cpu {
     size_t outer_bytes;
     dti_scratch_fn lend; /* scratch of a user's kernel on a GPU; NULL: none runs */
     void *lend_arg;
+    void (*beside)(void *arg); /* what else the rank's thread has to do; NULL: nothing */
+    void *beside_arg;
 };
 
 /* Waking a worker costs some microseconds: worth it from this many bytes of traffic. The products
@@ -49,6 +51,12 @@ static inline void dti_cpu_run(const dti_cpu *cpu, int64_t bytes, dti_pool_fn fn
 static inline void dti_cpu_run_stream(const dti_cpu *cpu, int64_t bytes, dti_pool_fn fn, void *arg)
 {
     dti_pool_run(bytes >= DTI_PARALLEL_STREAM_BYTES ? cpu->pool : NULL, fn, arg);
+}
+
+/* Between parts of a kernel that may take long. */
+static inline void dti_cpu_beside(const dti_cpu *cpu, int worker)
+{
+    if (worker == 0 && cpu->beside != NULL) cpu->beside(cpu->beside_arg);
 }
 
 static inline int64_t dti_bytes(const dt_local *x)

@@ -172,6 +172,7 @@ static void multiply_share(void *arg, int worker, int n_workers)
         const dots_part part = part_of(j, chunk, worker, n_workers);
         if (j->copy_bytes > 0) copy_weights(&part);
         for (int64_t i = 0; i < j->n_tiles; i++) multiply_tile(&part, i);
+        dti_cpu_beside(j->l->cpu, worker);
     }
     if (j->ops->end != NULL) j->ops->end();
 }

@@ -93,6 +93,7 @@ static void gemm_share(void *arg, int worker, int n_workers)
         const int64_t chunk = atomic_fetch_add(&j->next, 1);
         if (chunk >= j->n_chunks || j->status != 0) return;
         gemm_chunk(j, chunk, scratch);
+        dti_cpu_beside(j->l->cpu, worker);
     }
 }
 

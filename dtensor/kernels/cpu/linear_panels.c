@@ -238,6 +238,7 @@ static void multiply_share(void *arg, int worker, int n_workers)
         p.n_panels = dti_divide_up(p.n, j->ops->outputs);
         for (int64_t d = 0; d < j->n_depths; d++) multiply_depth(j, &p, d);
         store_part(j, &p);
+        dti_cpu_beside(j->l->cpu, worker);
     }
     if (j->ops->end != NULL) j->ops->end();
 }

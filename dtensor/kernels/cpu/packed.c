@@ -215,6 +215,7 @@ static void multiply_share(void *arg, int worker, int n_workers)
             }
         dti_linear_store(&j->l, w.sums, j->chunk, j->row + row_of(j, part[0]),
                          row_of(j, part[1]) - row_of(j, part[0]), chunk, n);
+        dti_cpu_beside(j->l.cpu, worker);
     }
 }
 
