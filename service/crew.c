@@ -15,12 +15,18 @@
 #include "base/numbers.h"
 #include "base/text.h"
 
-static const int64_t MS = 1000000;
-
-/* Milliseconds: what is looked at again, and how long a crew that has failed may take to end. */
-enum { TICK = 100, GRACE = 2000, LAST_GRACE = 10000 };
+/* What an end takes longer than a collective may, in nanoseconds; in milliseconds the longest wait
+ * for one that has failed, and when it is looked at again. */
+enum { GRACE = 2000000000, LAST_GRACE = 10000, TICK = 100 };
 
 /* --- waiting ---------------------------------------------------------------------------------- */
+
+int64_t dti_after(int64_t ns, int64_t ms)
+{
+    int64_t more;
+
+    return dti_mul_i64(ms, 1000000, &more) && more < INT64_MAX - ns ? ns + more : INT64_MAX;
+}
 
 void dti_cond_init(pthread_cond_t *cond)
 {
@@ -208,7 +214,7 @@ static dt_status check_ready(const dti_crew *c, int64_t start_ms)
 
 dt_status dti_crew_start(const dt_service_options *options, dti_crew **out)
 {
-    const int64_t until = dti_now_ns() + options->start_ms * MS;
+    const int64_t until = dti_after(dti_now_ns(), options->start_ms);
     dt_error why;
     dti_crew *c;
     dt_status st;
@@ -234,6 +240,9 @@ dt_status dti_crew_start(const dt_service_options *options, dti_crew **out)
     *out = c;
     if (st == DT_OK) return DT_OK;
     why = *dt_last_error();
+    (void)pthread_mutex_lock(&c->lock);
+    dti_crew_fail(c, -1, &why); /* a rank that is not ready may never be */
+    (void)pthread_mutex_unlock(&c->lock);
     (void)dti_crew_end(out);
     dti_error_restore(&why);
     return dti_error_frame(st, __func__, __FILE__, __LINE__);
@@ -252,14 +261,13 @@ void dti_crew_quit(dti_crew *c)
 /* Until when an end is waited for: as long as ranks show that they are alive. */
 static int64_t patience(const dti_crew *c, int64_t asked_ns)
 {
-    const int64_t longest = c->run.timeout_ms + GRACE;
-    int64_t beat = asked_ns;
+    int64_t beat = dti_max(c->failing_ns, asked_ns);
 
     if (c->failing_ns != 0)
-        return dti_max(c->failing_ns, asked_ns) + dti_min(longest, LAST_GRACE) * MS;
+        return dti_min(dti_after(beat, LAST_GRACE), dti_after(beat + GRACE, c->run.timeout_ms));
     for (int r = 0; r < c->run.n_ranks; r++)
         beat = dti_max(beat, atomic_load(&c->views[r].beat_ns));
-    return beat + longest * MS;
+    return dti_after(beat + GRACE, c->run.timeout_ms);
 }
 
 static dt_status wait_for_end(dti_crew *c)
@@ -270,7 +278,7 @@ static dt_status wait_for_end(dti_crew *c)
     int stuck = 0;
 
     while (!c->ended && (now = dti_now_ns()) < patience(c, asked))
-        dti_cond_wait(&c->changed, &c->lock, now + TICK * MS);
+        dti_cond_wait(&c->changed, &c->lock, dti_after(now, TICK));
     if (c->ended) return DT_OK;
     for (int r = c->run.n_ranks - 1; r >= 0; r--)
         if (!atomic_load(&c->views[r].left) &&

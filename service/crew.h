@@ -168,7 +168,10 @@ dt_status dti_ticket_wait(dt_ticket *t) DT_MUST_USE;
 void dti_ticket_finish(dt_ticket *t, dt_status st);
 void dti_ticket_finish_locked(dt_ticket *t, const dt_error *how);
 
-/* A clock for all waits, and a wait of `ns` at most; under the lock. */
+/* So many milliseconds after a time; INT64_MAX: never. */
+int64_t dti_after(int64_t ns, int64_t ms);
+
+/* One clock for all waits; a wait until then, under the lock. */
 void dti_cond_init(pthread_cond_t *cond);
 void dti_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_ns);
 

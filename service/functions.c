@@ -141,6 +141,7 @@ dt_status dt_call_reply(dt_call *call, const dt_piece *piece)
     dti_event head = { .kind = DTI_EVENT_PIECE };
     dt_status st;
 
+    DT_CHECK(call != NULL, DT_ERR_ARG, "call is NULL");
     DT_TRY(dti_piece_check(piece));
     dti_rank_beat(call->rank);
     if (call->ticket == NULL) return DT_OK;

@@ -43,16 +43,20 @@ bool dti_job_goes_on(dti_job *j)
     int64_t n = 1;
 
     dti_rank_beat(r);
-    if (j->said == DT_OK) j->said = dt_mesh_broadcast_work(r->mesh, 0, &over, 1, &n);
-    j->broken = j->broken || over != 0;
-    return j->said == DT_OK && !j->broken;
+    if (j->said.code == DT_OK && dt_mesh_broadcast_work(r->mesh, 0, &over, 1, &n) != DT_OK)
+        j->said = *dt_last_error();
+    j->broken = j->broken || (j->said.code == DT_OK && over != 0);
+    return j->said.code == DT_OK && !j->broken;
 }
 
 /* The ranks of a crew whose communication broke have nothing to say to each other; nor has one that
  * failed alone anything to wait for. */
 dt_status dti_job_survives(const dti_job *j, dt_status st)
 {
-    if (j->said != DT_OK) return j->said;
+    if (j->said.code != DT_OK) {
+        dti_error_restore(&j->said); /* the pass that it broke off has said something since */
+        return j->said.code;
+    }
     if (st == DT_ERR_COMM) return st;
     if (st == DT_ERR_MEMORY || st == DT_ERR_IO || st == DT_ERR_DEVICE || st == DT_ERR_INTERNAL)
         return dti_runtime_alone(j->rank->rt, st);

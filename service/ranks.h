@@ -26,8 +26,8 @@ struct dt_call {
     dt_ticket *ticket; /* rank 0's; NULL on others */
     char *bytes;       /* of the request; the ticket's on rank 0 */
     dti_unpacking from;
-    bool broken;    /* a pass or a call was told to end; on every rank alike */
-    dt_status said; /* of telling, or of asking whether it goes on: the crew cannot go on */
+    bool broken;   /* a pass or a call was told to end; on every rank alike */
+    dt_error said; /* of telling, or of asking whether it goes on: the crew cannot go on */
     /* texts */
     dti_making making;
     int64_t *told; /* tokens of each text that the caller has got */

@@ -19,7 +19,9 @@ static void on_scores(void *arg, int64_t n, const float *scores, int64_t n_rows,
                              .b = n,
                              .n_bytes = (size_t)(n_rows * vocab) * sizeof *scores };
 
-    if (j->ticket != NULL && j->said == DT_OK) j->said = dti_ticket_tell(j->ticket, &head, scores);
+    if (j->ticket != NULL && j->said.code == DT_OK &&
+        dti_ticket_tell(j->ticket, &head, scores) != DT_OK)
+        j->said = *dt_last_error();
 }
 
 dt_status dti_texts_begin(dti_job *j)
@@ -57,7 +59,7 @@ static dt_status tell_tokens(dti_job *j)
 dt_status dti_texts_step(dti_job *j, bool *over)
 {
     DT_TRY(dti_making_step(&j->making));
-    DT_TRY(j->said);
+    DT_TRY(j->said.code);
     *over = j->making.over;
     if (j->ticket != NULL && j->ticket->tells_tokens && !*over && j->making.o.num_beams == 1)
         DT_TRY(tell_tokens(j));

@@ -8,11 +8,8 @@
 #include "base/numbers.h"
 #include "service/waiter.h"
 
-static const int64_t MS = 1000000;
-
-/* Milliseconds: that ranks may take to notice what ends a request or the crew; more than a
- * collective may, that rank 0 may be silent. */
-enum { NOTICE = 1000, SILENCE = 1000 };
+/* Milliseconds that ranks get to notice by themselves what ends a request or the crew. */
+enum { NOTICE = 1000 };
 
 /* --- life ------------------------------------------------------------------------------------- */
 
@@ -27,7 +24,7 @@ dt_status dti_ticket_create(dti_crew *c, dti_ticket_kind kind, const dt_request_
     t->kind = kind;
     t->priority = request->priority;
     t->deadline_ns =
-        request->deadline_ms > 0 ? dti_now_ns() + request->deadline_ms * MS : INT64_MAX;
+        request->deadline_ms > 0 ? dti_after(dti_now_ns(), request->deadline_ms) : INT64_MAX;
     t->last = &t->first;
     dti_cond_init(&t->changed);
     *out = t;
@@ -146,6 +143,8 @@ dt_ticket_state dt_ticket_progress(const dt_ticket *t, int64_t *n)
     dt_ticket_state state;
     int64_t before = 0;
 
+    if (n != NULL) *n = 0;
+    if (t == NULL) return DT_TICKET_DONE;
     (void)pthread_mutex_lock(&t->crew->lock);
     state = t->state;
     for (const dt_ticket *q = t->crew->queue; q != NULL && q != t; q = q->next) before++;
@@ -194,7 +193,7 @@ static void end_silent(dti_crew *c, int64_t silent_ns)
     (void)snprintf(why.message, sizeof why.message,
                    "it has shown no sign of life for %lld ms; if it is only slow, allow more "
                    "(dt_run_options.timeout_ms)",
-                   (long long)(silent_ns / MS));
+                   (long long)(silent_ns / 1000000));
     dti_crew_fail(c, 0, &why);
 }
 
@@ -203,22 +202,23 @@ static int64_t watch(dt_ticket *t)
 {
     dti_crew *c = t->crew;
     const int64_t now = dti_now_ns(), beat = atomic_load(&c->views[0].beat_ns);
-    const int64_t silence = (c->run.timeout_ms + SILENCE) * MS;
-    int64_t until = INT64_MAX;
+    const int64_t failed = dti_after(c->failing_ns, NOTICE);
+    int64_t silent = dti_after(beat, c->run.timeout_ms), until = t->deadline_ns;
 
-    if (t->deadline_ns != INT64_MAX)
-        until = t->deadline_ns + (t->state == DT_TICKET_RUNNING ? NOTICE * MS : 0);
+    if (t->state == DT_TICKET_RUNNING && until != INT64_MAX) until = dti_after(until, NOTICE);
     if (now >= until) {
         end_late(t);
         return now;
     }
     if (c->failing_ns != 0) {
-        if (now >= c->failing_ns + NOTICE * MS) dti_crew_give_up(c);
-        return dti_min(until, c->failing_ns + NOTICE * MS);
+        if (now >= failed) dti_crew_give_up(c);
+        return dti_min(until, failed);
     }
-    if (atomic_load(&c->views[0].doing) == DTI_DOING_NOTHING) return dti_min(until, now + silence);
-    if (now >= beat + silence) end_silent(c, now - beat);
-    return dti_min(until, dti_max(beat + silence, now + MS));
+    if (atomic_load(&c->views[0].doing) == DTI_DOING_NOTHING)
+        silent = dti_after(now, c->run.timeout_ms);
+    if (silent != INT64_MAX) silent = dti_after(silent, NOTICE);
+    if (now >= silent) end_silent(c, now - beat);
+    return dti_min(until, dti_max(silent, dti_after(now, 1)));
 }
 
 /* What there is to hand on, in one piece. Under the lock. */

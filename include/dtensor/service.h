@@ -40,7 +40,8 @@ typedef struct dt_ticket dt_ticket;
 typedef struct dt_service_options {
     size_t size;               /* sizeof(dt_service_options) */
     const dt_run_options *run; /* the ranks of every model; NULL: one rank. What its fields point to
-                                * stays until the service has stopped */
+                                * stays until the service has stopped; `log`
+                                * hears of all models, each from its own ranks */
     int64_t max_queued;        /* requests of a model that wait; one more is refused. 1024 */
     int max_running;           /* requests of a model that take turns, token by token: 4 */
     int64_t start_ms;          /* longest wait until all ranks are ready: one minute */

@@ -325,6 +325,33 @@ DT_TEST(requests, short_ones_do_not_wait_for_a_long_one)
     DT_ASSERT_OK(dt_service_stop(&s));
 }
 
+/* Nobody waits for a model that is busy but who asks it. */
+DT_TEST(requests, a_model_is_loaded_and_memory_told_while_another_is_busy)
+{
+    dt_service *s = served_start(2, 20000, add_wait);
+    dt_served *busy = served_load(s, neo), *other;
+    dt_rank_memory ranks[2], both[2];
+    dt_rank_memory_kinds kinds[2];
+    dt_service_counts counts;
+    dt_generated *g;
+    holder h;
+
+    begin_to_hold(&h, busy);
+    DT_ASSERT_OK(dt_service_memory(s, busy, ranks, kinds));
+    DT_ASSERT(ranks[1].allocated_bytes >= kinds[1].weights_bytes && kinds[1].weights_bytes > 0);
+    other = served_load(s, neo);
+    DT_ASSERT_OK(dt_service_generate(other, &prompt, 1, NULL, NULL, &g));
+    dt_generated_release(&g);
+    DT_ASSERT_OK(dt_service_memory(s, NULL, both, NULL));
+    DT_ASSERT_EQ_INT(both[0].whole_bytes, 2 * ranks[0].whole_bytes);
+    DT_ASSERT_OK(dt_service_unload(&other));
+    DT_ASSERT_OK(dt_service_count(busy, &counts));
+    DT_ASSERT_EQ_INT(counts.running, 1);
+    let_go(&h);
+    DT_ASSERT_OK(dt_service_unload(&busy));
+    DT_ASSERT_OK(dt_service_stop(&s));
+}
+
 /* --- deadlines -------------------------------------------------------------------------------- */
 
 DT_TEST(requests, a_deadline_holds_in_the_queue_and_behind_it)
