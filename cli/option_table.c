@@ -102,7 +102,7 @@ static const cli_option options[] = {
     { "goal", 0, TEXT, "WORD", AT(goal), CLI_PLAN, 0, "of --auto without --train: token (default) or prompt" },
     { "top", 0, NUMBER, "K", AT(top), CLI_PLAN, 1000, "of --auto: ways to rank (default 1)" },
     { "train",           0,  FLAG,   NULL,   AT(train),          CLI_PLAN,     0, "of a training step: what it sends, computes and holds" },
-    { "picture",         0,  TEXT,   "FILE", AT(picture),        CLI_PLAN,     0, "of --train on a pipeline: its schedule in time, as SVG" },
+    { "picture",         0,  TEXT,   "FILE", AT(picture),        CLI_PLAN,     0, "SVG of --train on a pipeline: its schedule in time; of --auto: memory too" },
     { "batch",           0,  NUMBER, "N",    AT(batch),          CLI_PLAN,     MAX_NEW, "sequences at once (default 1)" },
     { "sequence",        0,  NUMBER, "N",    AT(sequence),       CLI_PLAN,     MAX_NEW, "tokens of each (default 2048, or the context)" },
     { "sequence", 0, NUMBER, "N", AT(sequence), CLI_BENCH, MAX_NEW, "tokens of the prompt (default 512, or the context)" },

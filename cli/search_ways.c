@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/outputs.h"
 #include "cli/print_report.h"
+#include "cli/run_folder.h"
 #include "cli/session.h"
 #include "cli/training.h"
 
@@ -28,7 +30,6 @@ dt_status cli_check_auto(const cli_args *args)
                           : args->training.stages_per_rank > 0 ? "stages-per-rank"
                           : args->training.offload != NULL     ? "offload"
                           : args->training.bucket > 0          ? "bucket"
-                          : args->picture != NULL              ? "picture"
                                                                : NULL;
 
     const char *of_train = args->training.optimizer != NULL  ? "optimizer"
@@ -150,6 +151,23 @@ static dt_status print(const dt_search *s, bool json)
     return DT_OK;
 }
 
+/* The way that was asked for, or the first one. */
+static dt_status picture(dt_search *s, const dt_way *way, const char *path)
+{
+    char *svg = NULL;
+    dt_status st;
+
+    if (path == NULL || (way == NULL && dt_search_at(s, 0) == NULL) ||
+        (way == NULL && dt_search_at(s, 0)->kind != DT_VERDICT_RANKED))
+        return DT_OK;
+    DT_TRY(dt_search_draw(s, way, &svg));
+    st = cli_write_text(path, svg, strlen(svg));
+    free(svg);
+    if (st != DT_OK) dti_error_prefix("--picture");
+    DT_TRY(st);
+    return DT_OK;
+}
+
 /* Whether there is a way. */
 static dt_status judge(const dt_search *s, const char *machine)
 {
@@ -195,6 +213,7 @@ dt_status cli_search_ways(const cli_args *args, const cli_console *console)
     bool whole = false;
     dt_status st;
 
+    if (args->picture != NULL) DT_TRY(cli_check_place("--picture", args->picture, args));
     DT_TRY(read_machine(args, console, &machine));
     if (args->explain != NULL) {
         (void)snprintf(words, sizeof words, "%s", args->explain);
@@ -215,6 +234,7 @@ dt_status cli_search_ways(const cli_args *args, const cli_console *console)
     DT_TRY_TO(done, st, dt_search_ways(args->registry, args->folder, &machine, &o, &s));
     if (whole) DT_TRY_TO(done, st, dt_search_judge(s, &way, &asked));
     DT_TRY_TO(done, st, print(s, args->json));
+    DT_TRY_TO(done, st, picture(s, whole ? &way : NULL, args->picture));
     st = judge(s, machine.name);
 done:
     dt_search_release(&s);

@@ -199,9 +199,10 @@ static rank_time time_of(const dti_task *t, const dt_way *w, const dt_training_c
     return r;
 }
 
-/* The whole step of a pipeline: each rank's stages in equal parts. */
+/* The whole step of a pipeline: each rank's stages in equal parts. `line`: NULL, or its time line,
+ * with a core for each rank. */
 static dt_status simulate(const dti_task *t, const dt_way *w, const rank_time *times,
-                          const int *kind_at, double *makespan)
+                          const int *kind_at, double *makespan, dt_pipeline_timing **line)
 {
     const int v = w->stages_per_rank, n = w->pp * v;
     dt_pipeline_costs costs = DT_PIPELINE_COSTS_INIT;
@@ -227,7 +228,7 @@ static dt_status simulate(const dti_task *t, const dt_way *w, const rank_time *t
         b_wait[i] = (1 - share) * r->tensor / v;
         costs.message = fmax(costs.message, r->message / v / 2);
     }
-    if (dti_machine_crowd(&t->machine) > 1) {
+    if (dti_machine_crowd(&t->machine) > 1 && line == NULL) {
         shared.f = f;
         shared.b = b;
         shared.f_wait = f_wait;
@@ -245,6 +246,10 @@ static dt_status simulate(const dti_task *t, const dt_way *w, const rank_time *t
     costs.i = costs.w = b;
     DT_TRY_TO(done, st, dt_pipeline_simulate(s, &costs, &timing));
     *makespan = dt_pipeline_timing_total(timing).makespan;
+    if (line != NULL) {
+        *line = timing;
+        timing = NULL;
+    }
 done:
     dt_pipeline_timing_release(&timing);
     dt_pipeline_schedule_release(&s);
@@ -318,7 +323,7 @@ static dt_status add_up(const dti_task *t, const dt_way *w, const rank_time *tim
         shown = m * r->tensor;
     }
     makespan = busy + shown;
-    if (w->pp > 1) DT_TRY(simulate(t, w, times, kind_at, &makespan));
+    if (w->pp > 1) DT_TRY(simulate(t, w, times, kind_at, &makespan, NULL));
     if (w->pp > 1 && crowd > 1) busy = fmax(busy, shared_seconds(t, w, times, kind_at));
     out->compute = busy + update;
     out->exposed = shown + late;
@@ -357,6 +362,49 @@ dt_status dti_way_count(dti_task *t, const dt_way *w, dt_way_cost *out)
     out->between_bytes = between;
     st = add_up(t, w, times, kind_at, n, out);
 done:
+    dti_free(times);
+    return st;
+}
+
+/* --- for pictures ----------------------------------------------------------------------------- */
+
+/* What is held at the most, in the order in which it comes to be; what is not there then is left
+ * out. */
+static void show_parts(const dt_training_cost *c, int64_t part[DTI_PARTS])
+{
+    const int64_t parts[] = { c->weight_bytes, c->gradient_bytes, c->state_bytes, c->kept_bytes,
+                              c->peak_bytes };
+    int64_t left = c->peak_bytes;
+
+    for (int k = 0; k < DTI_PARTS; k++) {
+        part[k] = dti_min(parts[k], left);
+        left -= part[k];
+    }
+}
+
+dt_status dti_way_look(dti_task *t, const dt_way *w, dti_look *out)
+{
+    int place[DTI_MAX_STAGES], kind_at[DTI_MAX_STAGES], n;
+    dt_training_cost *costs = NULL;
+    rank_time *times = NULL;
+    dt_way_cost unused = { 0 };
+    dt_status st = DT_OK;
+    double makespan;
+
+    DT_TRY(dti_find_kinds(t, w, place, kind_at, &n));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)n, sizeof *costs, (void **)&costs));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)n, sizeof *times, (void **)&times));
+    for (int k = 0; k < n; k++) {
+        DT_TRY_TO(done, st, count(t, w, place[k], &costs[k]));
+        times[k] = time_of(t, w, &costs[k], &unused);
+    }
+    for (int r = 0; r < out->n; r++) {
+        show_parts(&costs[kind_at[r]], out->part[r]);
+        out->peak[r] = costs[kind_at[r]].peak_bytes;
+    }
+    if (w->pp > 1) st = simulate(t, w, times, kind_at, &makespan, &out->timing);
+done:
+    dti_free(costs);
     dti_free(times);
     return st;
 }

@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "planner/search.h"
 
-static dt_status check(const dti_task *t, dt_way *w)
+dt_status dti_way_settle(const dti_task *t, dt_way *w)
 {
     const int64_t ranks = dti_machine_ranks(&t->machine);
 
@@ -105,7 +105,7 @@ dt_status dt_search_judge(dt_search *s, const dt_way *way, dt_verdict *out)
     DT_CHECK(s != NULL && way != NULL && out != NULL, DT_ERR_ARG, "search, way or out is NULL");
     *out = v;
     v.way = *way;
-    DT_TRY(check(&s->task, &v.way));
+    DT_TRY(dti_way_settle(&s->task, &v.way));
     DT_TRY(judge(s, &v));
     s->judged = *out = v;
     return DT_OK;

@@ -15,7 +15,7 @@ static const char *const recomputed[] = { "none", "selective", "full" };
 static const char *const kinds[] = { "ranked", "rule", "memory", "slower", "refused" };
 
 /* "pp=2,dp=2,tp=2 zero 1, tokens cut, recompute full, 1f1b, 8 microbatches of 1" */
-static void put_way(dti_writer *w, const dti_task *t, const dt_way *way)
+void dti_put_way(dti_writer *w, const dti_task *t, const dt_way *way)
 {
     char mesh[DTI_MESH_BYTES];
 
@@ -113,7 +113,7 @@ static void put_rejected(dti_writer *w, const dt_search *s)
             const dt_verdict *v = &s->verdicts[i];
             if ((int)v->kind != k) continue;
             dti_put(w, "  ");
-            put_way(w, &s->task, &v->way);
+            dti_put_way(w, &s->task, &v->way);
             dti_put(w, ": %s%s%s\n", v->rule != NULL ? v->rule : "", v->rule != NULL ? ", " : "",
                     v->reason);
             shown++;
@@ -127,7 +127,7 @@ static void put_judged(dti_writer *w, const dt_search *s)
     const dt_verdict *v = &s->judged;
 
     dti_put(w, "asked: ");
-    put_way(w, &s->task, &v->way);
+    dti_put_way(w, &s->task, &v->way);
     dti_put(w, "\n");
     if (v->counted && v->kind != DT_VERDICT_MEMORY) put_cost(w, &s->task, &v->cost);
     dti_put(w, "  %s%s%s: %s\n", kinds[v->kind], v->rule != NULL ? " " : "",
@@ -144,7 +144,7 @@ static void put_text(dti_writer *w, const dt_search *s)
                 (long long)s->least_devices);
     for (int64_t i = 0; i < s->n_ranked; i++) {
         dti_put(w, "%lld. ", (long long)i + 1);
-        put_way(w, &s->task, &s->verdicts[i].way);
+        dti_put_way(w, &s->task, &s->verdicts[i].way);
         dti_put(w, "\n");
         put_cost(w, &s->task, &s->verdicts[i].cost);
     }
@@ -197,7 +197,7 @@ static void put_verdict(dti_writer *w, const dti_task *t, const dt_verdict *v)
     char text[WAY_BYTES];
     dti_writer way = { text, sizeof text, 0 };
 
-    put_way(&way, t, &v->way);
+    dti_put_way(&way, t, &v->way);
     dti_put(w, "  { \"way\": \"%s\", \"verdict\": \"%s\"", text, kinds[v->kind]);
     if (v->rule != NULL) dti_put(w, ", \"rule\": \"%s\"", v->rule);
     if (v->reason[0] != '\0') {

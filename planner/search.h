@@ -7,6 +7,7 @@
 #include <dtensor/planner.h>
 
 #include "base/memory.h"
+#include "base/writer.h"
 #include "planner/machine.h"
 
 enum { DTI_MESH_BYTES = 64, DTI_MAX_STAGES = 2048 };
@@ -123,6 +124,23 @@ dt_status dti_find_kinds(dti_task *t, const dt_way *way, int *place, int *kind_a
 
 /* Bits of the dims of dti_way_mesh() as those of pp, dp, tp. */
 uint32_t dti_way_dims(const dt_way *way, uint32_t dims);
+
+/* What the ranks of a pipeline hold, kind by kind, for pictures. */
+enum { DTI_PARTS = 5 };
+typedef struct dti_look {
+    int64_t (*part)[DTI_PARTS]; /* [n] weights, gradients, state, kept, the rest; of generation
+                                 * weights, caches, temporaries */
+    int64_t *peak;              /* [n] */
+    int n;
+    dt_pipeline_timing *timing; /* of a step on a pipeline; or NULL */
+} dti_look;
+
+dt_status dti_way_look(dti_task *t, const dt_way *way, dti_look *out) DT_MUST_USE;
+dt_status dti_serve_look(dti_task *t, const dt_way *way, dti_look *out) DT_MUST_USE;
+
+/* A way as text (print.c); its degrees and the rest of it (judge.c). */
+void dti_put_way(dti_writer *w, const dti_task *t, const dt_way *way);
+dt_status dti_way_settle(const dti_task *t, dt_way *way) DT_MUST_USE;
 
 /* --- generation (serve.c): the same, where the goal is no step of training -------------------- */
 

@@ -148,6 +148,26 @@ done:
     return st;
 }
 
+dt_status dti_serve_look(dti_task *t, const dt_way *w, dti_look *out)
+{
+    int place[DTI_MAX_STAGES], kind_at[DTI_MAX_STAGES], n;
+    double times[2];
+
+    DT_TRY(dti_find_kinds(t, w, place, kind_at, &n));
+    for (int k = 0; k < n; k++) {
+        dt_way_cost c = { 0 };
+        DT_TRY(count_kind(t, w, place[k], times, &c));
+        for (int r = 0; r < out->n; r++) {
+            if (kind_at[r] != k) continue;
+            out->part[r][0] = c.weight_bytes;
+            out->part[r][1] = c.cache_bytes;
+            out->part[r][2] = c.activation_bytes;
+            out->peak[r] = c.peak_bytes;
+        }
+    }
+    return DT_OK;
+}
+
 /* --- bounds ----------------------------------------------------------------------------------- */
 
 /* Found once, or made; borrowed until the next call. */

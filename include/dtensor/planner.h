@@ -229,6 +229,21 @@ DT_API void dt_search_release(dt_search **search); /* accepts NULL */
  */
 DT_API DT_MUST_USE dt_status dt_search_judge(dt_search *search, const dt_way *way, dt_verdict *out);
 
+/**
+ * Draws a way as SVG: the memory of each rank of the pipeline stacked by kind, beside what a device
+ * has; what the time of a step, of prompts or of a token is made of; and the time line of a
+ * pipeline's step. Dry runs are made again. Where a rank has less than a core the time line is that
+ * of ranks with a core each.
+ *
+ *   way  as dt_search_judge() takes it; NULL: the first that is ranked
+ *
+ * Not collective.
+ * Ownership   *svg is released with free().
+ * Errors      DT_ERR_ARG  search or svg is NULL, or nothing is ranked
+ *             as dt_search_judge(); those of dry runs
+ */
+DT_API DT_MUST_USE dt_status dt_search_draw(dt_search *search, const dt_way *way, char **svg);
+
 /** Verdict `i`: ranked ones first, the fastest leading, then all others; NULL behind the last. Not
  * collective. Errors: none. */
 DT_API const dt_verdict *dt_search_at(const dt_search *search, int64_t i);

@@ -270,6 +270,44 @@ DT_TEST(cli_plan_auto, one_way_is_judged_beside_the_others)
                  "asked: pp=2,dp=2, recompute full, gpipe, 4 x 1 sequences");
 }
 
+static int count_of(const char *text, const char *part)
+{
+    int n = 0;
+
+    for (text = strstr(text, part); text != NULL; text = strstr(text + 1, part)) n++;
+    return n;
+}
+
+/* Memory of each rank of a pipeline, its time, and the schedule's time line within. */
+DT_TEST(cli_plan_auto, pictures_show_memory_and_time)
+{
+    char file[DT_TEST_PATH_BYTES + 16], path[TRAIN_PATH_BYTES];
+    const char *text;
+    train_place p;
+
+    open_place(&p, file);
+    (void)snprintf(path, sizeof path, "%s/way.svg", p.folder);
+    COMMAND_ENDS(0, COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file,
+                            "--batch", "8", "--sequence", "16", "--dtype", "f32", "--explain",
+                            "pp=2,dp=2,microbatches=4", "--picture", path));
+    text = command_read(path);
+    DT_ASSERT_EQ_INT(count_of(text, "<title>weights: "), 2);
+    DT_ASSERT_EQ_INT(count_of(text, "<title>computing: "), 1);
+    DT_ASSERT_EQ_INT(count_of(text, "<title>0F0: "), 1);
+    DT_ASSERT_EQ_INT(count_of(text, "<svg"), 3);
+    DT_ASSERT_EQ_INT(count_of(text, "</svg>"), 3);
+    COMMAND_ENDS(0, COMMAND("plan", "-m", p.model, "--auto", "--machine", file, "--sequence", "16",
+                            "--dtype", "f32", "--explain", "tp=2", "--picture", path));
+    text = command_read(path);
+    DT_ASSERT_EQ_INT(count_of(text, "<title>keys and values: "), 1);
+    DT_ASSERT_EQ_INT(count_of(text, "<title>prompts: "), 1);
+    DT_ASSERT_EQ_INT(count_of(text, "<svg"), 1);
+    COMMAND_ENDS(2,
+                 COMMAND("plan", "-m", p.model, "--auto", "--machine", file, "--sequence", "16",
+                         "--dtype", "f32", "--picture", "/none/way.svg"),
+                 "--picture");
+}
+
 DT_TEST(cli_plan_auto, what_cannot_be_is_refused)
 {
     char file[DT_TEST_PATH_BYTES + 16];

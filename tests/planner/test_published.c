@@ -7,6 +7,8 @@
  *   GPT-3     arXiv 2205.05198, tables 3 and 5; Megatron-LM on 64 A100
  *   memory    MooreThreads/SimuMax, docs/b200/b200_release_v1.2_summary.md: the most that
  *             torch.cuda.max_memory_allocated() has said on any rank of Megatron-LM 23e00ed0 */
+#include <stdlib.h>
+
 #include "tests/planner/ways.h"
 
 static const test_model b8 = { "8B", 4096, 14336, 32, 8, 32, 128256, 8192, "bfloat16" };
@@ -199,6 +201,7 @@ DT_TEST(published, ways_that_are_none_are_refused)
     char folder[DT_TEST_PATH_BYTES];
     dt_search *s = NULL;
     dt_verdict v;
+    char *svg = NULL;
 
     test_model_write(&small, folder);
     o.batch = 16;
@@ -213,6 +216,12 @@ DT_TEST(published, ways_that_are_none_are_refused)
         DT_ASSERT((v.rule == NULL) == (judgements[i].rule == NULL));
         if (v.rule != NULL) DT_ASSERT_EQ_STR(v.rule, judgements[i].rule);
     }
+    DT_ASSERT_STATUS(dt_search_draw(s, &bad[0].way, &svg), DT_ERR_ARG, bad[0].said);
+    DT_ASSERT_STATUS(dt_search_draw(NULL, NULL, &svg), DT_ERR_ARG, "NULL");
+    DT_ASSERT(svg == NULL);
+    DT_ASSERT_OK(dt_search_draw(s, NULL, &svg));
+    DT_ASSERT(strstr(svg, "</svg>") != NULL);
+    free(svg);
     v = *dt_search_at(s, 0); /* the first one is itself */
     DT_ASSERT_OK(dt_search_judge(s, &dt_search_at(s, 0)->way, &v));
     DT_ASSERT_CLOSE(v.cost.seconds, dt_search_at(s, 0)->cost.seconds, 0);
