@@ -42,7 +42,9 @@ static dt_status generate(dt_served *model, const char *folder)
 
     if (dt_tokenizer_files(folder) != NULL) {
         DT_TRY(dt_tokenizer_open(folder, &tokenizer));
-        DT_TRY_TO(done, st, dt_tokenizer_encode(tokenizer, text, sizeof text - 1, 0, &ids, &n));
+        DT_TRY_TO(
+            done, st,
+            dt_tokenizer_encode(tokenizer, text, sizeof text - 1, DT_ENCODE_ADD_SPECIAL, &ids, &n));
         prompt = (dt_ids){ ids, (int64_t)n };
     }
     options.num_beams = 5;
@@ -67,7 +69,7 @@ done:
 
 int main(int argc, char **argv)
 {
-    const char *folder = argc > 1 ? argv[1] : "tests/golden/gpt_neo/base";
+    const char *folder = argc > 1 ? argv[1] : "examples/checkpoint";
     dt_service_options options = DT_SERVICE_OPTIONS_INIT;
     dt_run_options run = DT_RUN_OPTIONS_INIT;
     dt_service *service = NULL;

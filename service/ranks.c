@@ -258,7 +258,8 @@ static dt_status obey(dti_rank *r, const dti_order *o)
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-static dt_status serve(dti_rank *r)
+/* Not inlined: what handlers of a thread's end jump over keeps its variables. */
+__attribute__((noinline)) static dt_status serve(dti_rank *r)
 {
     dti_crew *c = r->crew;
 
@@ -279,6 +280,32 @@ static dt_status serve(dti_rank *r)
     }
 }
 
+/* Peers that read what this rank has are waited for before it is freed. */
+static void end_rank(dti_rank *r, dt_status st)
+{
+    dti_crew *c = r->crew;
+
+    if (st != DT_OK) {
+        (void)pthread_mutex_lock(&c->lock);
+        dti_crew_fail(c, r->number, dt_last_error());
+        (void)pthread_mutex_unlock(&c->lock);
+        dti_runtime_abort(r->rt);
+    }
+    atomic_store(&r->view->left, true);
+    for (int i = 0; i < DTI_MAX_RUNNING; i++) free_job(r, i);
+    dt_model_release(&r->model);
+    dt_mesh_release(&r->mesh);
+}
+
+/* The thread is ending inside a function of the user's. */
+static void leave(void *arg)
+{
+    dti_rank *r = arg;
+
+    end_rank(r, dt_fail_at(DT_ERR_COMM, __func__, __FILE__, __LINE__,
+                           "rank %d has left: its thread ended inside a function", r->number));
+}
+
 dt_status dti_crew_rank_main(dt_runtime *rt, void *arg)
 {
     dti_crew *c = arg;
@@ -295,15 +322,9 @@ dt_status dti_crew_rank_main(dt_runtime *rt, void *arg)
     c->n_ready++;
     (void)pthread_cond_broadcast(&c->changed);
     (void)pthread_mutex_unlock(&c->lock);
+    pthread_cleanup_push(leave, &r);
     st = serve(&r);
-    if (st != DT_OK) {
-        (void)pthread_mutex_lock(&c->lock);
-        dti_crew_fail(c, r.number, dt_last_error());
-        (void)pthread_mutex_unlock(&c->lock);
-    }
-    atomic_store(&r.view->left, true);
-    for (int i = 0; i < DTI_MAX_RUNNING; i++) free_job(&r, i);
-    dt_model_release(&r.model);
-    dt_mesh_release(&r.mesh);
+    pthread_cleanup_pop(0);
+    end_rank(&r, st);
     return st;
 }
