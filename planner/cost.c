@@ -115,7 +115,8 @@ static dt_status count(const dti_task *t, const dt_way *w, int place, dt_trainin
 /* What a rank takes for its step, in seconds. */
 typedef struct rank_time {
     double forward, backward; /* of a microbatch through all of its stages: computed */
-    double tensor;            /* of it, communication over tp */
+    double weights;           /* of the way back, for gradients of weights */
+    double tensor;            /* of a microbatch, communication over tp */
     double message;           /* from a stage to the next */
     double overlapped;        /* communication over dp, of the whole step, that passes can hide */
     double reduced;           /* of it, of gradients */
@@ -183,6 +184,9 @@ static rank_time time_of(const dti_task *t, const dt_way *w, const dt_training_c
                     .backward = compute_seconds(t, &c->backward) / m };
     double last;
 
+    /* products alone have such, one for each on the way there */
+    r.weights = r.backward * fmin(0.5, c->forward.work.flops / fmax(c->backward.work.flops, 1));
+
     out->inside_bytes = out->between_bytes = 0;
     add_traffic(t, w, c, &r, out);
     last = last_bucket(t, w, c, &r);
@@ -206,44 +210,49 @@ static dt_status simulate(const dti_task *t, const dt_way *w, const rank_time *t
 {
     const int v = w->stages_per_rank, n = w->pp * v;
     dt_pipeline_costs costs = DT_PIPELINE_COSTS_INIT;
-    dti_shared_work shared = { .cores = (double)t->machine.cores / (w->dp * w->tp) };
+    const double crowd = dti_machine_crowd(&t->machine);
     dt_pipeline_schedule *s = NULL;
     dt_pipeline_timing *timing = NULL;
     dt_status st = DT_OK;
-    double *f, *b, *f_wait, *b_wait;
+    double *f, *i, *weights, *f_wait, *b_wait;
 
-    DT_TRY(dti_alloc_array(4 * (size_t)n, sizeof *f, (void **)&f));
-    b = f + n;
-    f_wait = b + n;
+    DT_TRY(dti_alloc_array(5 * (size_t)n, sizeof *f, (void **)&f));
+    i = f + n;
+    weights = i + n;
+    f_wait = weights + n;
     b_wait = f_wait + n;
     DT_TRY_TO(
         done, st,
         dt_pipeline_schedule_create(w->schedule, w->pp, v > 1 ? v : 0, (int)w->microbatches, &s));
-    for (int i = 0; i < n; i++) {
-        const rank_time *r = &times[kind_at[i % w->pp]];
+    for (int k = 0; k < n; k++) {
+        const rank_time *r = &times[kind_at[k % w->pp]];
         const double share = r->forward / fmax(r->forward + r->backward, 1e-300);
-        f[i] = r->forward / v;
-        b[i] = r->backward / v;
-        f_wait[i] = share * r->tensor / v;
-        b_wait[i] = (1 - share) * r->tensor / v;
+        f[k] = r->forward / v;
+        i[k] = (r->backward - r->weights) / v;
+        weights[k] = r->weights / v;
+        f_wait[k] = share * r->tensor / v;
+        b_wait[k] = (1 - share) * r->tensor / v;
         costs.message = fmax(costs.message, r->message / v / 2);
     }
-    if (dti_machine_crowd(&t->machine) > 1 && line == NULL) {
-        shared.f = f;
-        shared.b = b;
-        shared.f_wait = f_wait;
-        shared.b_wait = b_wait;
-        shared.message = costs.message;
+    if (crowd > 1 && line == NULL) {
+        const dti_shared_work shared = { f,
+                                         i,
+                                         weights,
+                                         f_wait,
+                                         b_wait,
+                                         costs.message,
+                                         t->machine.devices_per_node / crowd / (w->dp * w->tp) };
         DT_TRY_TO(done, st, dti_shared_makespan(s, &shared, makespan));
         goto done;
     }
-    for (int i = 0; i < n; i++) {
-        f[i] += f_wait[i];
-        b[i] = (b[i] + b_wait[i]) / 2;
+    for (int k = 0; k < n; k++) { /* what I makes travels, W waits for nobody */
+        f[k] += f_wait[k];
+        i[k] += b_wait[k];
     }
     costs.n = n;
     costs.f = f;
-    costs.i = costs.w = b;
+    costs.i = i;
+    costs.w = weights;
     DT_TRY_TO(done, st, dt_pipeline_simulate(s, &costs, &timing));
     *makespan = dt_pipeline_timing_total(timing).makespan;
     if (line != NULL) {

@@ -57,6 +57,16 @@ static double arrival(const world *w, const dt_action *a)
                : made + w->work->message;
 }
 
+static double seconds_of(const dti_shared_work *work, const dt_action *a)
+{
+    const double i = work->i[a->stage], w = work->w[a->stage];
+
+    return a->kind == DT_ACTION_F   ? work->f[a->stage]
+           : a->kind == DT_ACTION_I ? i
+           : a->kind == DT_ACTION_W ? w
+                                    : i + w;
+}
+
 /* Whoever can begin does. */
 static int begin_all(world *w)
 {
@@ -67,10 +77,8 @@ static int begin_all(world *w)
         const dt_action *a = next_of(w, r);
         if (k->phase == IDLE) k->until = a != NULL ? arrival(w, a) : INFINITY;
         if (k->phase == IDLE && k->until <= w->now) {
-            const bool there = a->kind == DT_ACTION_F;
-            const double whole = there ? w->work->f[a->stage] : w->work->b[a->stage];
             k->phase = WORKING;
-            k->left = there || a->kind == DT_ACTION_B ? whole : whole / 2;
+            k->left = seconds_of(w->work, a);
         }
         working += k->phase == WORKING;
     }
@@ -95,11 +103,10 @@ static bool advance(world *w)
         const dt_action *a = next_of(w, r);
         if (k->phase == WORKING) k->left -= step * rate;
         if (k->phase == WORKING && k->left < NOTHING) {
-            const double wait =
-                a->kind == DT_ACTION_F ? w->work->f_wait[a->stage] : w->work->b_wait[a->stage];
             k->phase = WAITING;
-            k->until =
-                w->now + (a->kind == DT_ACTION_F || a->kind == DT_ACTION_B ? wait : wait / 2);
+            k->until = w->now + (a->kind == DT_ACTION_F   ? w->work->f_wait[a->stage]
+                                 : a->kind == DT_ACTION_W ? 0
+                                                          : w->work->b_wait[a->stage]);
         }
         if (k->phase != WAITING || k->until > w->now + NOTHING) continue;
         if (a->kind != DT_ACTION_W) *made_by(w, a, a->stage) = w->now;

@@ -6,12 +6,12 @@
 
 #include <dtensor/pipeline.h>
 
-/* Of a microbatch, by stage: seconds of a core there and back (I and W: half of it each), and what
- * follows each of them without one. */
+/* Of a microbatch, by stage: seconds of a core of F, I and W, and what follows the way there and
+ * back without one. */
 typedef struct dti_shared_work {
-    const double *f, *b, *f_wait, *b_wait; /* [n_stages] */
-    double message;                        /* from one rank to another */
-    double cores;                          /* for all ranks of the pipeline */
+    const double *f, *i, *w, *f_wait, *b_wait; /* [n_stages] */
+    double message;                            /* from one rank to another */
+    double cores;                              /* for all ranks of the pipeline */
 } dti_shared_work;
 
 /* When the last action has ended. */

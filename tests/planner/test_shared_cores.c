@@ -11,12 +11,12 @@ enum { MOST_STAGES = 16 };
 
 static double makespan(dt_pipeline_schedule *s, double message, double wait, double cores)
 {
-    double f[MOST_STAGES], b[MOST_STAGES], f_wait[MOST_STAGES], b_wait[MOST_STAGES], out;
-    const dti_shared_work work = { f, b, f_wait, b_wait, message, cores };
+    double f[MOST_STAGES], back[MOST_STAGES], f_wait[MOST_STAGES], b_wait[MOST_STAGES], out;
+    const dti_shared_work work = { f, back, back, f_wait, b_wait, message, cores };
 
     for (int i = 0; i < MOST_STAGES; i++) {
         f[i] = 1 + 0.25 * i;
-        b[i] = 2 * f[i];
+        back[i] = f[i];
         f_wait[i] = b_wait[i] = wait;
     }
     DT_ASSERT_OK(dti_shared_makespan(s, &work, &out));
@@ -26,17 +26,18 @@ static double makespan(dt_pipeline_schedule *s, double message, double wait, dou
 static double simulated(dt_pipeline_schedule *s, double message, double wait)
 {
     dt_pipeline_costs c = DT_PIPELINE_COSTS_INIT;
-    double f[MOST_STAGES], b[MOST_STAGES];
+    double f[MOST_STAGES], i[MOST_STAGES], w[MOST_STAGES];
     dt_pipeline_timing *timing;
     double out;
 
-    for (int i = 0; i < MOST_STAGES; i++) {
-        f[i] = 1 + 0.25 * i + wait;
-        b[i] = (2 * (1 + 0.25 * i) + wait) / 2;
+    for (int k = 0; k < MOST_STAGES; k++) {
+        w[k] = 1 + 0.25 * k;
+        f[k] = i[k] = w[k] + wait;
     }
     c.n = dt_pipeline_schedule_stages(s);
     c.f = f;
-    c.i = c.w = b;
+    c.i = i;
+    c.w = w;
     c.message = message;
     DT_ASSERT_OK(dt_pipeline_simulate(s, &c, &timing));
     out = dt_pipeline_timing_total(timing).makespan;
