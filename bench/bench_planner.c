@@ -6,7 +6,6 @@
  * times, in shares of measured ones; rho is Spearman's correlation of both; regret is by how much
  * the plan that the search takes is slower than the fastest that was run, of as many ranks over the
  * same link. */
-#include <dtensor/model_training.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +13,6 @@
 
 #include "base/memory.h"
 #include "base/numbers.h"
-#include "base/sync.h"
 #include "bench/support/bench_model.h"
 #include "bench/support/bench_report.h"
 #include "planner/measure.h"
@@ -53,7 +51,6 @@ typedef struct outcome {
 typedef struct bench {
     const planner_options *o;
     const char *folder, *link; /* link NULL: this machine's */
-    int32_t *ids;
     dt_machine machine;
     bench_report *report;
     outcome rows[MOST_ROWS];
@@ -126,129 +123,6 @@ typedef struct planned {
     int n_times;
 } planned;
 
-/* What a rank has for it. */
-typedef struct job {
-    const bench *b;
-    planned *plan; /* its times are written by rank 0 */
-} job;
-
-typedef struct trainer {
-    const job *j;
-    dt_mesh *mesh;
-    dt_model *model;
-    dt_optimizer *optimizer;
-    dt_tape *tape;
-    dt_pipeline_schedule *schedule;
-    dt_pipeline *pipeline;
-    dt_loss_options loss;
-    int64_t rows; /* of a microbatch, of all copies */
-} trainer;
-
-static dt_tensor *ids_of(const trainer *r, dt_tape *t)
-{
-    return dt_model_ids(t, r->model, r->j->b->ids, r->rows, r->j->b->o->tokens);
-}
-
-static dt_tensor *run_stage(void *arg, dt_tape *t, int stage, int microbatch, dt_tensor *x)
-{
-    const trainer *r = arg;
-
-    (void)microbatch;
-    return dt_model_stage(t, r->model, stage, x, ids_of(r, t), ids_of(r, t), &r->loss);
-}
-
-static dt_tensor_kind input_of(void *arg, int stage)
-{
-    const trainer *r = arg;
-
-    (void)stage;
-    return dt_model_stage_input(r->model, r->rows, r->j->b->o->tokens);
-}
-
-static dt_status open_trainer(dt_runtime *rt, trainer *r)
-{
-    const dt_way *w = &r->j->plan->way;
-    const planner_options *o = r->j->b->o;
-    dt_load_options load = DT_LOAD_OPTIONS_INIT;
-    dt_optimizer_options adamw = DT_OPTIMIZER_OPTIONS_INIT;
-    dt_pipeline_options pipeline = DT_PIPELINE_OPTIONS_INIT;
-    char mesh[DTI_MESH_BYTES];
-
-    load.sequence_parallel = w->sequence_parallel;
-    if (w->zero == 3) load.fully_shard = "dp";
-    if (w->pp > 1) load.n_stages = w->pp * w->stages_per_rank;
-    adamw.zero = (int)dti_min(w->zero, 2);
-    adamw.bucket_bytes = w->dp > 1 ? DTI_BUCKET_BYTES : 0;
-    r->loss = (dt_loss_options)DT_LOSS_OPTIONS_INIT;
-    r->loss.recompute = w->recompute;
-    r->loss.n_valid = (double)(o->batch * (o->tokens - 1));
-    r->rows = o->batch / w->microbatches;
-    DT_TRY(dt_mesh_create(rt, dti_way_mesh(w, mesh), &r->mesh));
-    DT_TRY(dt_model_create_random(r->mesh, r->j->b->folder, &load, 1, &r->model));
-    DT_TRY(dt_tape_create(rt, &r->tape));
-    DT_TRY(dt_optimizer_create(dt_model_layers(r->model), &adamw, &r->optimizer));
-    if (w->pp == 1) return DT_OK;
-    pipeline.forward = run_stage;
-    pipeline.input = input_of;
-    pipeline.arg = r;
-    DT_TRY(dt_pipeline_schedule_create(w->schedule, w->pp,
-                                       w->stages_per_rank > 1 ? w->stages_per_rank : 0,
-                                       (int)w->microbatches, &r->schedule));
-    DT_TRY(dt_pipeline_create(r->mesh, "pp", r->schedule, r->optimizer, &pipeline, &r->pipeline));
-    return DT_OK;
-}
-
-static void close_trainer(trainer *r)
-{
-    dt_pipeline_release(&r->pipeline);
-    dt_pipeline_schedule_release(&r->schedule);
-    dt_tape_release(&r->tape);
-    dt_optimizer_release(&r->optimizer);
-    dt_model_release(&r->model);
-    dt_mesh_release(&r->mesh);
-}
-
-static dt_status step(trainer *r)
-{
-    const int64_t m = r->j->plan->way.microbatches;
-    dt_pipeline_result result;
-
-    if (r->pipeline != NULL) DT_TRY(dt_pipeline_run(r->pipeline, &result));
-    for (int64_t i = 0; i < m && r->pipeline == NULL; i++) {
-        dt_tape_reset(r->tape);
-        dt_tape_record(r->tape, dt_optimizer_gradients(r->optimizer));
-        dt_optimizer_backward(
-            r->optimizer, r->tape,
-            dt_model_loss(r->tape, r->model, ids_of(r, r->tape), ids_of(r, r->tape), &r->loss),
-            i + 1 == m, NULL);
-        DT_TRY(dt_tape_status(r->tape));
-    }
-    dt_tape_reset(r->tape);
-    DT_TRY(dt_optimizer_step(r->optimizer, 1e-4, NULL));
-    return DT_OK;
-}
-
-/* Some steps, each from the first rank's begin to the last one's end. */
-static dt_status on_rank(dt_runtime *rt, void *arg)
-{
-    job *j = arg;
-    trainer r = { .j = j };
-    dt_status st = DT_OK;
-
-    DT_TRY_TO(done, st, open_trainer(rt, &r));
-    for (int64_t i = -2; i < j->b->o->rounds; i++) {
-        DT_TRY_TO(done, st, bench_barrier(rt));
-        const int64_t from = dti_now_ns();
-        DT_TRY_TO(done, st, step(&r));
-        DT_TRY_TO(done, st, bench_barrier(rt));
-        if (i >= 0 && dt_runtime_rank(rt) == 0 && j->plan->n_times < MOST_ROUNDS)
-            j->plan->times[j->plan->n_times++] = (double)(dti_now_ns() - from) * 1e-9;
-    }
-done:
-    close_trainer(&r);
-    return st;
-}
-
 /* --- plans of so many ranks over one link ----------------------------------------------------- */
 
 typedef struct plans {
@@ -268,42 +142,55 @@ static dt_status add(bench *b, dti_task *t, plans *p, const dt_way *w, bool chos
     return DT_OK;
 }
 
-static dt_status find(bench *b, int ranks, plans *p)
+/* What the search takes, and of the list what has so many ranks. */
+static dt_status find(bench *b, dti_task *t, int ranks, plans *p)
 {
-    dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
     dt_search *s = NULL;
     dt_status st = DT_OK;
+
+    DT_TRY(dt_search_ways(NULL, b->folder, &b->machine, &t->o, &s));
+    if (dt_search_at(s, 0)->kind == DT_VERDICT_RANKED)
+        DT_TRY_TO(done, st, add(b, t, p, &dt_search_at(s, 0)->way, true));
+    for (size_t i = 0; i < DT_COUNT(ways); i++)
+        if (ranks_of(&ways[i]) == ranks) DT_TRY_TO(done, st, add(b, t, p, &ways[i], false));
+done:
+    dt_search_release(&s);
+    return st;
+}
+
+/* By turns, so that what others take of the machine is not one plan's alone. */
+static dt_status run_plans(bench *b, const dti_task *t, plans *p)
+{
+    dt_calibrate_options o = DT_CALIBRATE_OPTIONS_INIT;
+
+    o.links = b->link != NULL ? b->link : "";
+    for (int64_t turn = 0; turn < b->o->turns; turn++)
+        for (int i = 0; i < p->n; i++) {
+            planned *one = &p->list[i];
+            const int n = (int)dti_min(b->o->rounds, MOST_ROUNDS - one->n_times);
+            const dt_run_options run = dti_calibrate_run(&o, 1, 1);
+            DT_TRY(dti_way_try(t, &one->way, &run, n, one->times + one->n_times));
+            one->n_times += n;
+        }
+    return DT_OK;
+}
+
+/* All plans of so many ranks over one link. */
+static dt_status run_ways(bench *b, int ranks)
+{
+    dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
+    double best = INFINITY, found = 0;
+    plans p = { .n = 0 };
+    dt_status st;
     dti_task t;
 
     o.batch = b->o->batch;
     o.sequence = b->o->tokens;
     DT_TRY(dti_task_open(NULL, b->folder, &b->machine, &o, &t));
-    DT_TRY_TO(done, st, dt_search_ways(NULL, b->folder, &b->machine, &o, &s));
-    if (dt_search_at(s, 0)->kind == DT_VERDICT_RANKED)
-        DT_TRY_TO(done, st, add(b, &t, p, &dt_search_at(s, 0)->way, true));
-    for (size_t i = 0; i < DT_COUNT(ways); i++)
-        if (ranks_of(&ways[i]) == ranks) DT_TRY_TO(done, st, add(b, &t, p, &ways[i], false));
-done:
-    dt_search_release(&s);
+    st = find(b, &t, ranks, &p);
+    if (st == DT_OK) st = run_plans(b, &t, &p);
     dti_task_close(&t);
-    return st;
-}
-
-/* By turns, so that what others take of the machine is not one plan's alone. */
-static dt_status run_ways(bench *b, int ranks)
-{
-    dt_calibrate_options o = DT_CALIBRATE_OPTIONS_INIT;
-    double best = INFINITY, found = 0;
-    plans p = { .n = 0 };
-
-    o.links = b->link != NULL ? b->link : "";
-    DT_TRY(find(b, ranks, &p));
-    for (int64_t turn = 0; turn < b->o->turns; turn++)
-        for (int i = 0; i < p.n; i++) {
-            job j = { .b = b, .plan = &p.list[i] };
-            const dt_run_options run = dti_calibrate_run(&o, ranks, b->machine.threads);
-            DT_TRY(dt_run(&run, on_rank, &j));
-        }
+    DT_TRY(st);
     for (int i = 0; i < p.n; i++) {
         planned *one = &p.list[i];
         const dt_way_cost *c = &one->cost;
@@ -413,10 +300,6 @@ static dt_status run(const planner_options *o, bench_report *report)
     b->report = report;
     DT_TRY_TO(done, st, bench_config_open(&o->shapes, &folder));
     b->folder = folder.path;
-    DT_TRY_TO(closed, st,
-              dti_alloc_array((size_t)(o->batch * o->tokens), sizeof *b->ids, (void **)&b->ids));
-    for (int64_t i = 0; i < o->batch * o->tokens; i++)
-        b->ids[i] = (int32_t)(i * 7919 % o->shapes.vocab);
     for (size_t i = 0; i < DT_COUNT(ranks); i++)
         if (o->ranks == 0 || o->ranks == ranks[i])
             DT_TRY_TO(closed, st,
@@ -425,7 +308,6 @@ static dt_status run(const planner_options *o, bench_report *report)
 closed:
     bench_folder_close(&folder, false);
 done:
-    dti_free(b->ids);
     dti_free(b);
     return st;
 }

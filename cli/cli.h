@@ -111,7 +111,7 @@ typedef struct cli_args {
     int64_t batch;
     const char *batches; /* of bench: "1,2,4" */
     int64_t sequence;
-    int64_t top, nodes, ranks, seconds;
+    int64_t top, measure, nodes, ranks, seconds;
     const char *explain; /* a mesh */
     const char *goal;    /* of plan --auto */
     int64_t behind;

@@ -100,6 +100,7 @@ static const cli_option options[] = {
     { "machine", 0, TEXT, "NAME", AT(machine), CLI_PLAN, 0, "of --auto: here (default), a100, h100, pcie, ethernet, h100:16x8, or a .json file" },
     { "explain", 0, TEXT, "MESH", AT(explain), CLI_PLAN, 0, "of --auto: this mesh alone; with zero=1,... one way: what it costs, what rejects it" },
     { "goal", 0, TEXT, "WORD", AT(goal), CLI_PLAN, 0, "of --auto without --train: token (default) or prompt" },
+    { "measure", 0, NUMBER, "K", AT(measure), CLI_PLAN, 1000, "of --auto --train: run the K best for some steps here, the fastest leads" },
     { "top", 0, NUMBER, "K", AT(top), CLI_PLAN, 1000, "of --auto: ways to rank (default 1)" },
     { "train",           0,  FLAG,   NULL,   AT(train),          CLI_PLAN,     0, "of a training step: what it sends, computes and holds" },
     { "picture",         0,  TEXT,   "FILE", AT(picture),        CLI_PLAN,     0, "SVG of --train on a pipeline: its schedule in time; of --auto: memory too" },

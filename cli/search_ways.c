@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/load_modules.h"
 #include "cli/outputs.h"
 #include "cli/print_report.h"
 #include "cli/run_folder.h"
@@ -16,6 +17,7 @@ dt_status cli_check_auto(const cli_args *args)
     const char *of_auto = args->machine != NULL   ? "machine"
                           : args->explain != NULL ? "explain"
                           : args->top > 0         ? "top"
+                          : args->measure > 0     ? "measure"
                           : args->goal != NULL    ? "goal"
                                                   : NULL;
     const char *of_mesh = args->mesh != NULL                   ? "mesh"
@@ -180,6 +182,8 @@ static dt_status judge(const dt_search *s, const char *machine)
     DT_FAIL(DT_ERR_ARG, "the model fits in no way on --machine %s%s", machine, more);
 }
 
+enum { STEPS_TO_MEASURE = 5 };
+
 /* Seconds to measure this machine for, where no file says what it reaches. */
 static const double BRIEFLY = 4;
 
@@ -196,6 +200,18 @@ static dt_status read_machine(const cli_args *args, const cli_console *console, 
     }
     st = dt_machine_read(args->machine, out);
     if (st != DT_OK) dti_error_prefix("--machine");
+    return st;
+}
+
+/* The best ways as they are, not as they were predicted. */
+static dt_status measure(const cli_args *args, dt_search *s)
+{
+    dt_run_options run = DT_RUN_OPTIONS_INIT;
+    dt_status st;
+
+    cli_modules_setup(args, &run);
+    st = dt_search_measure(s, &run, (int)args->measure, STEPS_TO_MEASURE);
+    if (st != DT_OK) dti_error_prefix("--measure");
     return st;
 }
 
@@ -230,8 +246,10 @@ dt_status cli_search_ways(const cli_args *args, const cli_console *console)
     o.sequence = args->sequence;
     o.load = &load;
     o.optimizer = &optimizer;
-    if (args->top > 0) o.top = (int)args->top;
+    o.top = (int)(args->top > args->measure ? args->top : args->measure);
+    if (o.top == 0) o.top = 1;
     DT_TRY_TO(done, st, dt_search_ways(args->registry, args->folder, &machine, &o, &s));
+    if (args->measure > 0) DT_TRY_TO(done, st, measure(args, s));
     if (whole) DT_TRY_TO(done, st, dt_search_judge(s, &way, &asked));
     DT_TRY_TO(done, st, print(s, args->json));
     DT_TRY_TO(done, st, picture(s, whole ? &way : NULL, args->picture));

@@ -26,25 +26,35 @@ static double price(void *arg, const char *kernel, dt_dtype dtype, const dt_op_w
     return dti_kernel_seconds(arg, kernel, dtype, work);
 }
 
+void dti_way_options(const dti_task *t, const dt_way *w, dt_load_options *load,
+                     dt_optimizer_options *optimizer, dt_loss_options *loss)
+{
+    *load = t->load;
+    *optimizer = t->optimizer;
+    *loss = (dt_loss_options)DT_LOSS_OPTIONS_INIT;
+    load->sequence_parallel = w->sequence_parallel;
+    if (w->zero == 3) load->fully_shard = "dp";
+    if (w->zero == 3 && w->offload) load->offload = "host";
+    if (w->pp > 1) load->n_stages = w->pp * w->stages_per_rank;
+    optimizer->zero = (int)dti_min(w->zero, 2);
+    optimizer->offload = w->offload ? "host" : NULL;
+    optimizer->bucket_bytes = w->dp > 1 ? DTI_BUCKET_BYTES : 0;
+    loss->recompute = w->recompute;
+}
+
 /* A dry run of so many microbatches. */
 static dt_status run(const dti_task *t, const dt_way *w, int place, int64_t microbatches,
                      dt_training_cost *out)
 {
     dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
     dt_step_options step = DT_STEP_OPTIONS_INIT;
-    dt_loss_options loss = DT_LOSS_OPTIONS_INIT;
-    dt_load_options load = t->load;
-    dt_optimizer_options optimizer = t->optimizer;
+    dt_loss_options loss;
+    dt_load_options load;
+    dt_optimizer_options optimizer;
     char mesh[DTI_MESH_BYTES];
     dt_status st;
 
-    load.sequence_parallel = w->sequence_parallel;
-    if (w->zero == 3) load.fully_shard = "dp";
-    if (w->zero == 3 && w->offload) load.offload = "host";
-    optimizer.zero = (int)dti_min(w->zero, 2);
-    optimizer.offload = w->offload ? "host" : NULL;
-    optimizer.bucket_bytes = w->dp > 1 ? DTI_BUCKET_BYTES : 0;
-    loss.recompute = w->recompute;
+    dti_way_options(t, w, &load, &optimizer, &loss);
     o.mesh = dti_way_mesh(w, mesh);
     o.batch = dti_way_rows(t, w) * w->dp * microbatches;
     o.sequence = t->o.sequence;
@@ -55,12 +65,10 @@ static dt_status run(const dti_task *t, const dt_way *w, int place, int64_t micr
     step.microbatches = microbatches;
     if (t->machine.n_rates > 0) step.seconds = price;
     step.seconds_arg = (void *)(uintptr_t)&t->machine;
-    if (w->pp > 1) {
-        load.n_stages = w->pp * w->stages_per_rank;
+    if (w->pp > 1)
         DT_TRY(dt_pipeline_schedule_create(w->schedule, w->pp,
                                            w->stages_per_rank > 1 ? w->stages_per_rank : 0,
                                            (int)microbatches, &step.schedule));
-    }
     st = dt_predict_training(t->rt, t->dir, &o, &step, place * w->dp * w->tp, out);
     dt_pipeline_schedule_release(&step.schedule);
     DT_TRY(st);

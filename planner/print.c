@@ -80,6 +80,9 @@ static void put_cost(dti_writer *w, const dti_task *t, const dt_way_cost *c)
             "  predicted: %.4g s a step: %.4g computing, %.4g communication that shows (%.4g "
             "hidden), %.4g bubble\n",
             c->seconds, c->compute, c->exposed, c->hidden, c->bubble);
+    if (c->measured > 0)
+        dti_put(w, "  measured: %.4g s a step, here; predicted is %.3g %% of it\n", c->measured,
+                100 * c->seconds / c->measured);
 }
 
 static void put_figures(dti_writer *w, const dt_machine *m)
@@ -237,6 +240,11 @@ static void put_verdict(dti_writer *w, const dti_task *t, const dt_verdict *v)
         put_number(w, "hidden", c->hidden);
         put_number(w, "bubble", c->bubble);
         dti_put(w, " }");
+        if (c->measured > 0) {
+            dti_put(w, ",\n    \"measured\": { \"unit\": \"s\"");
+            put_number(w, "step", c->measured);
+            dti_put(w, " }");
+        }
     }
     dti_put(w, " }");
 }

@@ -114,6 +114,14 @@ double dti_comm_seconds(const dt_machine *m, const dt_way *way, uint32_t dims, d
 /* What a way needs at the least (bound.c): bytes of the device's memory, seconds. */
 dt_status dti_way_bound(dti_task *t, const dt_way *way, double *bytes, double *seconds) DT_MUST_USE;
 
+/* How a model is loaded, its loss run and its parameters stepped (cost.c). */
+void dti_way_options(const dti_task *t, const dt_way *way, dt_load_options *load,
+                     dt_optimizer_options *optimizer, dt_loss_options *loss);
+
+/* Runs steps of a way here (try_ways.c): seconds of each. */
+dt_status dti_way_try(const dti_task *t, const dt_way *way, const dt_run_options *run, int steps,
+                      double *times) DT_MUST_USE;
+
 /* What it needs (cost.c). Errors are those of dry runs. */
 dt_status dti_way_count(dti_task *t, const dt_way *way, dt_way_cost *out) DT_MUST_USE;
 

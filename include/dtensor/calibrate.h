@@ -54,6 +54,21 @@ DT_API DT_MUST_USE dt_status dt_machine_here(int ranks, dt_machine *out);
 DT_API DT_MUST_USE dt_status dt_machine_calibrate(const dt_calibrate_options *options,
                                                   dt_machine *out);
 
+/**
+ * Runs the first ways that are ranked, on this machine, with random weights: some steps each behind
+ * two that do not count. The one that was fastest leads then; dt_way_cost.measured of each is what
+ * a quarter of its steps stayed below.
+ *
+ *   run   how: links, kernels, modules; ranks and threads are the way's. NULL: defaults
+ *   ways  to run; all that are ranked if those are fewer
+ *
+ * Not collective: of a process that is not one of several.
+ * Errors      DT_ERR_ARG  NULL, numbers out of range, a machine of GPUs, a search for generation;
+ *             those of dt_run(), of loading the model and of its steps
+ */
+DT_API DT_MUST_USE dt_status dt_search_measure(dt_search *search, const dt_run_options *run,
+                                               int ways, int steps);
+
 #ifdef __cplusplus
 }
 #endif

@@ -147,6 +147,8 @@ typedef struct dt_way_cost {
     double seconds;                          /* of a step: compute + exposed + bubble */
     double compute, exposed, hidden, bubble; /* communication that is waited for, that is not */
     double prompt, token;                    /* of generation: `seconds` is one of them */
+    /* measured: seconds of a step that was run (dt_search_measure()); 0: none was */
+    double measured;
 } dt_way_cost;
 
 /* Why a way is not taken. */

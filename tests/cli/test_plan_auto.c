@@ -381,9 +381,14 @@ DT_TEST(cli_plan_auto, this_machine_is_measured_and_planned_for)
         "2 ranks of ", "measured: ", "all_reduce", "calls of kernels");
     COMMAND_ENDS(0,
                  COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--batch",
-                         "4", "--sequence", "16", "--dtype", "f32"),
+                         "4", "--sequence", "16", "--dtype", "f32", "--measure", "2"),
                  "machine here: 1 node of 2 devices", "measured on ",
-                 "measured: ", "exact: ", "predicted: ");
+                 "measured: ", "exact: ", "predicted: ", " s a step, here");
+    COMMAND_ENDS(2,
+                 COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", "h100:1x1",
+                         "--batch", "4", "--sequence", "16", "--measure", "1"),
+                 "--measure: machine h100:1x1, whose devices are GPUs");
+    COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--measure", "2"), "--measure is of --auto");
     COMMAND_ENDS(2, COMMAND("calibrate", "-o", "/no/such/folder/x.json"), "--output");
     COMMAND_ENDS(2, COMMAND("calibrate", "--ranks", "2", "--seconds", "1", "--link", "x"), "links");
 }

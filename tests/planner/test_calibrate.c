@@ -4,10 +4,8 @@
  * same when it is written and read again. What the numbers are is no matter here but for links that
  * are simulated. */
 #include <dtensor/calibrate.h>
-#include <string.h>
 
-#include "planner/machine.h"
-#include "tests/support/dt_test.h"
+#include "tests/planner/ways.h"
 
 enum { TEXT_BYTES = 1 << 17 };
 
@@ -103,4 +101,32 @@ DT_TEST(calibrate, bad_options_are_refused)
     o.links = "slow";
     DT_ASSERT_STATUS(dt_machine_calibrate(&o, &m), DT_ERR_ARG, "links \"slow\"");
     DT_ASSERT_EQ_INT(m.nodes, 0);
+}
+
+DT_TEST(calibrate, the_best_ways_are_run_and_the_fastest_leads)
+{
+    static const test_model small = { "small", 32, 64, 4, 2, 4, 64, 64, "float32" };
+    dt_machine two = test_machine(1, 2, 1e9, 1e9, 1e9);
+    dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
+    char folder[DT_TEST_PATH_BYTES];
+    const dt_verdict *v[3];
+    dt_search *s;
+
+    test_model_write(&small, folder);
+    o.batch = 4;
+    o.sequence = 16;
+    o.top = 3;
+    DT_ASSERT_OK(dt_search_ways(NULL, folder, &two, &o, &s));
+    DT_ASSERT_OK(dt_search_measure(s, NULL, 2, 2));
+    for (int i = 0; i < 3; i++) v[i] = dt_search_at(s, i);
+    DT_ASSERT(v[0]->cost.measured > 0 && v[0]->cost.measured <= v[1]->cost.measured);
+    DT_ASSERT(v[2]->cost.measured == 0 && v[2]->kind == DT_VERDICT_RANKED);
+    DT_ASSERT_EQ_INT(dt_search_measure(s, NULL, 0, 2), DT_ERR_ARG);
+    DT_ASSERT_EQ_INT(dt_search_measure(NULL, NULL, 1, 2), DT_ERR_ARG);
+    dt_search_release(&s);
+
+    two.gpus = true;
+    DT_ASSERT_OK(dt_search_ways(NULL, folder, &two, &o, &s));
+    DT_ASSERT_STATUS(dt_search_measure(s, NULL, 1, 1), DT_ERR_ARG, "whose devices are GPUs");
+    dt_search_release(&s);
 }
