@@ -101,6 +101,7 @@ typedef struct cli_args {
     cli_many meshes; /* of compare */
     cli_many load;   /* modules */
     cli_training_words training;
+    char mesh_text[DT_MAX_DIMS * (DT_DIM_NAME_BYTES + 16)]; /* `mesh`, its dims in order */
     struct json_t *texts;        /* that files of options hold; NULL: none */
     struct json_t *stored;       /* names of options that the file of a run said; NULL: none */
     struct cli_modules *modules; /* opened; NULL: none */

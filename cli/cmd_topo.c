@@ -124,11 +124,9 @@ const cli_command cli_topo = {
     .usage = "[--mesh MESH] [OPTION]...",
     .summary = "draws the machine and where ranks would run on it",
     .details =
-        "Packages, NUMA nodes with the GPUs near to them, caches and cores that this process "
-        "may\n"
-        "use, with the rank and thread that a run on --mesh would bind to each core. Ranks of the\n"
-        "last mesh dim stay within one NUMA node where they fit. --machine tries this on a "
-        "machine\n"
-        "that is not there.",
+        "Packages, NUMA nodes with the GPUs near to them, caches and cores that this process may\n"
+        "use, with the rank and thread that a run on --mesh would bind to each core. Ranks of tp,\n"
+        "or else of the last mesh dim, stay within one NUMA node where they fit. --machine tries\n"
+        "this on a machine that is not there.",
     .run = run,
 };

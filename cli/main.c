@@ -90,6 +90,7 @@ static dt_status run_with(const cli_command *command, cli_args *args, const cli_
     }
     if (!command->runs && console->process != 0) return DT_OK;
     DT_TRY(cli_option_files_read(command, args, console));
+    cli_order_mesh(args);
     cli_console_init(args, env, console);
     st = cli_modules_open(args);
     if (st == DT_OK) st = command->run(args, env, console);

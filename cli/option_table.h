@@ -11,6 +11,9 @@
  * value may be given once. Stops early at --help, which needs nothing else to be right. */
 dt_status cli_parse(const cli_command *command, int n_words, char **words,
                     cli_args *out) DT_MUST_USE;
+
+/* The dims of --mesh in an order in which those that say most come last. */
+void cli_order_mesh(cli_args *args);
 void cli_args_free(cli_args *args); /* also after an error */
 
 /* The i-th option of a command in its parts; false past the last. */

@@ -20,6 +20,24 @@ DT_TEST(topo, draws_an_imagined_machine)
                  "3 ranks of 1 thread on 2 cores: more threads than cores");
 }
 
+/* Dims may be named in any order: the ranks of tp share a NUMA node. */
+DT_TEST(topo, ranks_that_say_most_are_near_each_other)
+{
+    static const char *const cases[][2] = {
+        { "tp=2,pp=2,dp=2", "mesh pp=2,dp=2,tp=2: 8 ranks" },
+        { "dp=2,pp=2,tp=2", "core 1   cpu 1       rank 1 pp=0,dp=0,tp=1\n" },
+        { "tp=1,dp_shard=2,ep=2,dp_replicate=2", "mesh dp_replicate=2,dp_shard=2,ep=2,tp=1: " },
+        { "tp=2,rows=3,dp=1", "mesh tp=2,rows=3,dp=1: " }, /* whoever names dims orders them */
+    };
+
+    for (size_t i = 0; i < DT_COUNT(cases); i++)
+        COMMAND_ENDS(0,
+                     COMMAND("topo", "--machine", "pack:2 [numa] core:4 pu:1", "--mesh",
+                             cases[i][0], "--threads", "1"),
+                     cases[i][1]);
+    COMMAND_ENDS(2, COMMAND("topo", "--mesh", "tp=2,pp"), "--mesh: mesh \"tp=2,pp\"");
+}
+
 DT_TEST(topo, json_has_a_row_per_core)
 {
     command_result r = COMMAND("topo", "--machine", "pack:2 [numa] core:2 pu:1", "--mesh", "tp=2",
