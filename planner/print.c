@@ -125,6 +125,18 @@ static void put_rejected(dti_writer *w, const dt_search *s)
     }
 }
 
+/* Of the first way. */
+static void put_groups(dti_writer *w, const dt_search *s)
+{
+    const dt_operator_group *g;
+
+    dti_put(w, "  cut by FlexFlow's dimensions:\n    %-22s sample operator attribute parameter\n",
+            "");
+    for (int i = 0; (g = dt_search_group(s, i)) != NULL; i++)
+        dti_put(w, "    %-22s %6d %8d %9d %9d\n", g->name, g->sample, g->operators, g->attribute,
+                g->parameter);
+}
+
 static void put_judged(dti_writer *w, const dt_search *s)
 {
     const dt_verdict *v = &s->judged;
@@ -150,6 +162,7 @@ static void put_text(dti_writer *w, const dt_search *s)
         dti_put_way(w, &s->task, &s->verdicts[i].way);
         dti_put(w, "\n");
         put_cost(w, &s->task, &s->verdicts[i].cost);
+        if (i == 0) put_groups(w, s);
     }
     if (s->judged.way.pp > 0) put_judged(w, s);
     dti_put(w, "\n%lld ways, %lld of them counted by dry runs\n", (long long)s->n,
@@ -266,6 +279,15 @@ static void put_json(dti_writer *w, const dt_search *s)
         put_options(w, &s->task, &s->verdicts[0].way);
     else
         dti_put(w, "null");
+    dti_put(w, ",\n\"groups\": [");
+    for (int i = 0; dt_search_group(s, i) != NULL; i++) {
+        const dt_operator_group *g = dt_search_group(s, i);
+        dti_put(w,
+                "%s\n  { \"name\": \"%s\", \"sample\": %d, \"operator\": %d, "
+                "\"attribute\": %d, \"parameter\": %d }",
+                i > 0 ? "," : "", g->name, g->sample, g->operators, g->attribute, g->parameter);
+    }
+    dti_put(w, "]");
     if (s->judged.way.pp > 0) {
         dti_put(w, ",\n\"asked\":\n");
         put_verdict(w, &s->task, &s->judged);

@@ -367,7 +367,10 @@ dt_status dt_search_ways(dt_runtime *rt, const char *dir, const dt_machine *mach
     explain(s);
     if (s->n_ranked == 0 && s->whole && s->task.o.pp + s->task.o.dp + s->task.o.tp == 0)
         DT_TRY_TO(fail, st, grow(s));
-    if (s->n_ranked > 0) s->least_devices = dti_machine_ranks(machine);
+    if (s->n_ranked > 0) {
+        s->least_devices = dti_machine_ranks(machine);
+        DT_TRY_TO(fail, st, dti_find_groups(&s->task, &s->verdicts[0].way, s->group));
+    }
     *out = s;
     return DT_OK;
 

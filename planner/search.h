@@ -61,6 +61,8 @@ typedef struct dti_task {
     size_t n_splits, splits_room;
 } dti_task;
 
+enum { DTI_GROUPS = 7 };
+
 struct dt_search {
     dti_task task;
     dt_verdict *verdicts; /* [n] */
@@ -72,7 +74,8 @@ struct dt_search {
     bool by_memory; /* bounds are bytes: what fits is looked for, not what is fast */
     bool whole;     /* nothing was passed over for want of most_counted */
     char decision[DT_REASON_BYTES];
-    dt_verdict judged; /* by dt_search_judge(); no pp: none was */
+    dt_operator_group group[DTI_GROUPS]; /* of the first that is ranked; without a name: none */
+    dt_verdict judged;                   /* by dt_search_judge(); no pp: none was */
 };
 
 /* --- what is known before (task.c) ------------------------------------------------------------ */
@@ -132,6 +135,10 @@ dt_status dti_find_kinds(dti_task *t, const dt_way *way, int *place, int *kind_a
 
 /* Bits of the dims of dti_way_mesh() as those of pp, dp, tp. */
 uint32_t dti_way_dims(const dt_way *way, uint32_t dims);
+
+/* How a way cuts each group of operators (dimensions.c). */
+dt_status dti_find_groups(const dti_task *t, const dt_way *way,
+                          dt_operator_group group[DTI_GROUPS]) DT_MUST_USE;
 
 /* What the ranks of a pipeline hold, kind by kind, for pictures. */
 enum { DTI_PARTS = 5 };

@@ -254,6 +254,17 @@ DT_API const dt_verdict *dt_search_at(const dt_search *search, int64_t i);
  * Errors: none. */
 DT_API const char *dt_search_case(const dt_search *search, char text[DT_REASON_BYTES]);
 
+/* Into how many parts a way cuts operators of a kind, in the dimensions of FlexFlow: sequences of a
+ * batch; operators, which lie on different devices; heads or tokens of a sequence; parameters. */
+typedef struct dt_operator_group {
+    const char *name; /* "feed-forward" */
+    int sample, operators, attribute, parameter;
+} dt_operator_group;
+
+/** Group `i` of the operators of the first way that is ranked; NULL behind the last, or where none
+ * is. Not collective. Errors: none. */
+DT_API const dt_operator_group *dt_search_group(const dt_search *search, int i);
+
 /** Devices of this kind that the model would fit on, at the least; 0: it is not known. Not
  * collective. Errors: none. */
 DT_API int64_t dt_search_least_devices(const dt_search *search);

@@ -323,6 +323,41 @@ DT_TEST(search, every_rejected_way_has_a_reason_and_a_number)
     dt_search_release(&s);
 }
 
+/* As the layers of a Llama lie: products by parameters, attention by heads, blocks by stages. */
+DT_TEST(search, groups_of_operators_are_cut_as_their_layers_lie)
+{
+    static const dt_operator_group want[] = {
+        { "embedding", 2, 1, 1, 2 }, { "attention's products", 2, 2, 1, 2 },
+        { "attention", 2, 2, 2, 1 }, { "feed-forward", 2, 2, 1, 2 },
+        { "norms", 2, 2, 1, 1 },     { "head", 2, 1, 1, 2 },
+    };
+    const dt_machine m = test_machine(1, 8, 1e9, 1e10, 1e10);
+    dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
+    char folder[DT_TEST_PATH_BYTES];
+    dt_search *s = NULL;
+
+    test_model_write(&small, folder);
+    o.batch = 8;
+    o.sequence = 16;
+    o.pp = o.dp = o.tp = 2;
+    DT_ASSERT_OK(dt_search_ways(NULL, folder, &m, &o, &s));
+    for (size_t i = 0; i < DT_COUNT(want); i++) {
+        const dt_operator_group *g = dt_search_group(s, (int)i);
+        const bool norms = strcmp(want[i].name, "norms") == 0;
+        DT_ASSERT(g != NULL);
+        DT_ASSERT_EQ_STR(g->name, want[i].name);
+        DT_ASSERT_EQ_INT(g->sample, want[i].sample);
+        DT_ASSERT_EQ_INT(g->operators, want[i].operators);
+        DT_ASSERT_EQ_INT(g->attribute, norms && dt_search_at(s, 0)->way.sequence_parallel
+                                           ? 2
+                                           : want[i].attribute);
+        DT_ASSERT_EQ_INT(g->parameter, want[i].parameter);
+    }
+    DT_ASSERT(dt_search_group(s, (int)DT_COUNT(want)) == NULL && dt_search_group(s, -1) == NULL);
+    DT_ASSERT(dt_search_group(NULL, 0) == NULL);
+    dt_search_release(&s);
+}
+
 /* More than there are: all that fit have a place then, once each and in order. */
 DT_TEST(search, all_ways_may_be_asked_for)
 {
