@@ -290,7 +290,7 @@ static dt_status run(const planner_options *o, bench_report *report)
     const char *const one[] = { o->link };
     static const int ranks[] = { 1, 2, 4 };
     const bool none = o->link != NULL && strcmp(o->link, "none") == 0;
-    const size_t n = o->common.quick ? 2 : o->link != NULL ? 1 : DT_COUNT(all);
+    const size_t n = o->common.quick ? 1 : o->link != NULL ? 1 : DT_COUNT(all);
     dt_status st = DT_OK;
     bench_folder folder;
     bench *b;

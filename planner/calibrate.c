@@ -15,6 +15,8 @@
 #include "base/options.h"
 #include "mesh/launch.h"
 
+enum { MOST_RANKS = 1024 };
+
 /* Of the time, kernels take so much, links the rest. */
 static const double FOR_KERNELS = 0.65;
 
@@ -91,22 +93,20 @@ dt_status dt_machine_calibrate(const dt_calibrate_options *options, dt_machine *
     *out = (dt_machine){ 0 };
     DT_TRY(dti_options_read("dt_calibrate_options", "start from DT_CALIBRATE_OPTIONS_INIT", options,
                             &o, sizeof o));
-    DT_CHECK(o.nodes >= 1 && o.ranks >= 0 && o.threads >= 0 && o.seconds > 0, DT_ERR_ARG,
+    DT_CHECK(o.nodes >= 1 && o.nodes <= MOST_RANKS && o.ranks >= 0 && o.ranks <= MOST_RANKS &&
+                 o.threads >= 0 && o.seconds > 0,
+             DT_ERR_ARG,
              "%d nodes of %d ranks of %d threads, %g seconds: must not be negative, nodes and "
              "seconds not 0",
              o.nodes, o.ranks, o.threads, o.seconds);
     DT_CHECK(dt_launch_size() <= 1, DT_ERR_UNSUPPORTED,
              "a calibration is of one process, which starts ranks of its own; this is one of %d",
              dt_launch_size());
-    DT_TRY(dt_machine_here(o.ranks, out));
+    if (o.ranks == 0) o.ranks = (int)dti_max(dt_machine_cores() / o.nodes, 1);
+    DT_TRY(dt_machine_here(o.ranks * o.nodes, out)); /* all nodes are here */
     out->nodes = o.nodes;
-    if (o.nodes > 1) { /* all of them are here */
-        out->devices_per_node = o.ranks > 0 ? o.ranks : (int)dti_max(out->cores / o.nodes, 1);
-        out->cores = (int)dti_max(out->cores / o.nodes, 1);
-        out->threads = (int)dti_max(out->cores / out->devices_per_node, 1);
-        out->figure[DT_FIGURE_DEVICE_BYTES].value *=
-            (double)dt_machine_cores() / (out->devices_per_node * o.nodes);
-    }
+    out->devices_per_node = o.ranks;
+    out->cores = (int)dti_max(out->cores / o.nodes, 1);
     if (o.threads > 0) out->threads = o.threads;
     st = dti_measure_kernels(&o, FOR_KERNELS * o.seconds, out);
     if (st == DT_OK) st = dti_measure_links(&o, (1 - FOR_KERNELS) * o.seconds, out);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/numbers.h"
+#include "base/text.h"
 #include "planner/search.h"
 #include "planner/shared_cores.h"
 
@@ -21,9 +22,16 @@ typedef struct kind_of_rank {
 
 /* --- counting --------------------------------------------------------------------------------- */
 
+/* Kernels that were not measured are remembered by name. */
 static double price(void *arg, const char *kernel, dt_dtype dtype, const dt_op_work *work)
 {
-    return dti_kernel_seconds(arg, kernel, dtype, work);
+    dti_task *t = arg;
+    const size_t n = strlen(t->guessed);
+
+    if (work->flops + work->bytes > 0 && !dti_kernel_is_known(&t->machine, kernel, dtype) &&
+        !dti_has_word(t->guessed, kernel, strlen(kernel)))
+        (void)snprintf(t->guessed + n, sizeof t->guessed - n, "%s%s", n > 0 ? " " : "", kernel);
+    return dti_kernel_seconds(&t->machine, kernel, dtype, work);
 }
 
 void dti_way_options(const dti_task *t, const dt_way *w, dt_load_options *load,
@@ -64,7 +72,7 @@ static dt_status run(const dti_task *t, const dt_way *w, int place, int64_t micr
     step.optimizer = &optimizer;
     step.microbatches = microbatches;
     if (t->machine.n_rates > 0) step.seconds = price;
-    step.seconds_arg = (void *)(uintptr_t)&t->machine;
+    step.seconds_arg = (void *)(uintptr_t)t;
     if (w->pp > 1)
         DT_TRY(dt_pipeline_schedule_create(w->schedule, w->pp,
                                            w->stages_per_rank > 1 ? w->stages_per_rank : 0,

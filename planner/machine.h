@@ -21,7 +21,9 @@ double dti_machine_crowd(const dt_machine *m);
 dt_status dti_rates_read(const dti_json *root, dt_machine *m) DT_MUST_USE;
 void dti_rates_put(dti_writer *w, const dt_machine *m);
 
-/* What a call of a kernel takes, by those that were measured and are like it. There is one. */
+/* Whether calls of a kernel were measured, and what one takes, by those that are like it, if need
+ * be of other kernels. */
+bool dti_kernel_is_known(const dt_machine *m, const char *kernel, dt_dtype dtype);
 double dti_kernel_seconds(const dt_machine *m, const char *kernel, dt_dtype dtype,
                           const dt_op_work *work);
 

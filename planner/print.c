@@ -152,6 +152,8 @@ static void put_judged(dti_writer *w, const dt_search *s)
 static void put_text(dti_writer *w, const dt_search *s)
 {
     put_figures(w, &s->task.machine);
+    if (s->task.guessed[0] != '\0')
+        dti_put(w, "  not measured, taken for calls as large: %s\n", s->task.guessed);
     dti_put(w, "case %s\n\n", s->decision);
     if (s->n_ranked == 0) dti_put(w, "no way fits%s\n", s->whole ? "" : " of those counted");
     if (s->n_ranked == 0 && s->least_devices > 0)
@@ -270,6 +272,10 @@ static void put_json(dti_writer *w, const dt_search *s)
     if (w->used + (size_t)machine < w->bytes)
         (void)dt_machine_print(&s->task.machine, w->text + w->used, w->bytes - w->used);
     w->used += (size_t)machine;
+    if (s->task.guessed[0] != '\0') {
+        dti_put(w, ",\n\"guessed\": ");
+        dti_put_json(w, s->task.guessed);
+    }
     dti_put(w, ",\n\"case\": ");
     dti_put_json(w, s->decision);
     dti_put(w, ",\n\"ways\": %lld,\n\"counted\": %lld,\n\"least_devices\": %lld", (long long)s->n,

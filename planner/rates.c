@@ -184,6 +184,13 @@ static double likeness(const dt_rate *r, int level, const char *kernel, dt_dtype
     return 1 / pow(f * f + b * b + 1e-3, 2);
 }
 
+bool dti_kernel_is_known(const dt_machine *m, const char *kernel, dt_dtype dtype)
+{
+    for (int i = 0; i < m->n_rates; i++)
+        if (m->rate[i].dtype == dtype && strcmp(m->rate[i].kernel, kernel) == 0) return true;
+    return false;
+}
+
 /* By how much calls that are like it are slower than figures say, the more like the more: so what
  * was measured comes out as it was measured. */
 double dti_kernel_seconds(const dt_machine *m, const char *kernel, dt_dtype dtype,

@@ -47,12 +47,13 @@ typedef struct dti_task {
     dt_optimizer_options optimizer;
     dt_model_info info;
     dt_dtype dtype;
-    int64_t ff;          /* the widest axis that tp cuts by rows */
-    double largest;      /* parameters of the largest layer */
-    double all_params;   /* of the model */
-    double block_params; /* of a block, on average */
-    double head_flops;   /* of a token */
-    double rate;         /* operations a second that a device reaches */
+    int64_t ff;                    /* the widest axis that tp cuts by rows */
+    double largest;                /* parameters of the largest layer */
+    double all_params;             /* of the model */
+    double block_params;           /* of a block, on average */
+    double head_flops;             /* of a token */
+    double rate;                   /* operations a second that a device reaches */
+    char guessed[DT_REASON_BYTES]; /* kernels that were not measured, and taken for others */
     dti_profile *profiles;
     size_t n_profiles, profiles_room;
     dti_pass *passes;

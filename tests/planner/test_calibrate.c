@@ -72,6 +72,9 @@ DT_TEST(calibrate, nodes_have_links_of_their_own)
     DT_ASSERT_OK(dt_machine_calibrate(&o, &m));
     is_whole(4);
     DT_ASSERT_EQ_INT(m.n_links, 10);
+    DT_ASSERT_OK(dt_machine_here(1, &again));
+    DT_ASSERT_CLOSE(4 * m.figure[DT_FIGURE_DEVICE_BYTES].value,
+                    again.figure[DT_FIGURE_DEVICE_BYTES].value, 1);
     dti_link_seconds(&m, DT_COMM_ALL_GATHER, 2, false, &near, &bandwidth);
     dti_link_seconds(&m, DT_COMM_ALL_GATHER, 2, true, &far, &bandwidth);
     DT_ASSERT(far >= 4e-3 && near < far);
