@@ -21,6 +21,7 @@ struct dt_served {
     dt_service *service; /* a reference */
     char *dir;
     dt_parallelize_options how;
+    pthread_mutex_t restarting; /* one thread at a time */
     pthread_mutex_t lock;
     /* under the lock */
     dti_crew *crew;          /* NULL: it was stopped, or could not be restarted */

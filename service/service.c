@@ -121,6 +121,7 @@ static void release_served(dt_served *m)
     dt_tokenizer_release(&m->tokenizer);
     dt_chat_release(&m->chat);
     (void)pthread_mutex_destroy(&m->lock);
+    (void)pthread_mutex_destroy(&m->restarting);
     release_service(m->service);
     dti_free(m->dir);
     dti_free(m);
@@ -135,6 +136,7 @@ static dt_status create_served(dt_service *s, const char *dir, const dt_parallel
     m->service = s;
     (void)atomic_fetch_add(&s->refs, 1);
     (void)pthread_mutex_init(&m->lock, NULL);
+    (void)pthread_mutex_init(&m->restarting, NULL);
     m->how = *how;
     *out = m;
     return dti_strdup(dir, &m->dir);
@@ -249,11 +251,15 @@ dt_status dt_service_unload(dt_served **model)
 dt_status dt_service_restart(dt_served *m)
 {
     dti_crew *c;
+    dt_status st;
 
     DT_CHECK(m != NULL, DT_ERR_ARG, "model is NULL");
+    (void)pthread_mutex_lock(&m->restarting);
     c = take_crew(m);
     (void)dti_crew_end(&c); /* a rank that hangs stays behind */
-    DT_TRY(start_model(m));
+    st = start_model(m);
+    (void)pthread_mutex_unlock(&m->restarting);
+    DT_TRY(st);
     return DT_OK;
 }
 

@@ -228,6 +228,91 @@ DT_TEST(failures, a_stop_ends_requests_under_way)
     }
 }
 
+/* --- all at once ------------------------------------------------------------------------------ */
+
+typedef struct user {
+    dt_service *service;
+    dt_served *model;
+    uint32_t seed;
+    int n;
+    bool restarts;
+    bool odd; /* something other than an end that there may be */
+} user;
+
+static uint32_t draw(user *u, uint32_t below)
+{
+    u->seed = u->seed * 1664525u + 1013904223u;
+    return (u->seed >> 8) % below;
+}
+
+/* Asks, cancels, leaves; what ends under a restart says so. */
+static void *use(void *arg)
+{
+    user *u = arg;
+
+    for (int i = 0; i < u->n; i++) {
+        dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+        dt_request_options how = DT_REQUEST_OPTIONS_INIT;
+        dt_rank_memory ranks[2];
+        dt_generated *g = NULL;
+        dt_ticket *t = NULL;
+        dt_status st;
+
+        o.max_new_tokens = 1 + draw(u, 12);
+        o.num_beams = draw(u, 5) == 0 ? 2 : 1;
+        how.priority = (int)draw(u, 3);
+        how.deadline_ms = draw(u, 4) == 0 ? 1 + draw(u, 20) : 0;
+        st = dt_service_submit(u->model, &prompt, 1, &o, &how, &t);
+        if (st == DT_OK && draw(u, 3) == 0) dt_ticket_cancel(t);
+        if (st == DT_OK && draw(u, 3) > 0) st = dt_ticket_wait(t, &g);
+        if (u->restarts && i % 10 == 5) st = dt_service_restart(u->model);
+        if (st != DT_OK && st != DT_ERR_COMM) u->odd = true;
+        if (g != NULL && dt_generated_ids(g, 0).n > o.max_new_tokens) u->odd = true;
+        if (dt_service_memory(u->service, NULL, ranks, NULL) != DT_OK) u->odd = true;
+        dt_generated_release(&g);
+        dt_ticket_release(&t);
+    }
+    return NULL;
+}
+
+static void use_from_many(int n_each)
+{
+    enum { N = 4 };
+    const int threads = served_threads();
+    dt_service *s = served_start(2, 20000, add_wrong);
+    dt_served *m = served_load(s, neo);
+    pthread_t thread[N];
+    user u[N];
+
+    for (int i = 0; i < N; i++) {
+        u[i] = (user){ s, m, (uint32_t)i, n_each, i == 0, false };
+        DT_ASSERT(pthread_create(&thread[i], NULL, use, &u[i]) == 0);
+    }
+    for (int i = 0; i < n_each / 10; i++) {
+        nap(5);
+        DT_ASSERT_OK(dt_service_restart(m));
+    }
+    for (int i = 0; i < N; i++) {
+        (void)pthread_join(thread[i], NULL);
+        DT_ASSERT(!u[i].odd);
+    }
+    expect_text(m);
+    DT_ASSERT_OK(dt_service_unload(&m));
+    DT_ASSERT_OK(dt_service_stop(&s));
+    wait_for_threads(threads);
+}
+
+DT_TEST(failures, threads_ask_and_cancel_while_a_model_is_restarted)
+{
+    use_from_many(30);
+}
+
+DT_TEST(failures, threads_ask_and_cancel_for_long)
+{
+    dt_test_long();
+    use_from_many(1000);
+}
+
 /* --- at each collective ----------------------------------------------------------------------- */
 
 /* A rank fails at its n-th collective, wherever that is: in the load, in a prompt, in a step, in a

@@ -279,6 +279,9 @@ DT_TEST(service, a_start_names_the_rank_that_is_not_ready)
     run.setup = sleep_on_rank_1;
     o.start_ms = 900;
     DT_ASSERT_STATUS(dt_service_start(&o, &s), DT_ERR_COMM, "ready after 900 ms: rank 1");
+    DT_ASSERT(setenv("WORLD_SIZE", "2", 1) == 0 && setenv("RANK", "0", 1) == 0);
+    DT_ASSERT_STATUS(dt_service_start(&o, &s), DT_ERR_UNSUPPORTED, "one of 2 processes");
+    DT_ASSERT(unsetenv("WORLD_SIZE") == 0 && unsetenv("RANK") == 0);
     o.start_ms = 0;
     DT_ASSERT_STATUS(dt_service_start(&o, &s), DT_ERR_ARG, "start_ms is 0");
     run.n_ranks = 0;
