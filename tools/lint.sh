@@ -246,7 +246,8 @@ check_architectures() {
 
 # The command is written as a user's program: with public headers, and five of the floor that a
 # program has its own of. Public they would be silly: errors that get a prefix ("--mesh: ..."),
-# what a failed call to the system comes to, memory that is asked for with a status, texts for a terminal, a hash.
+# what a failed call to the system comes to, memory that is asked for with a status, texts for a
+# terminal, a hash.
 check_command() {
     grep -nE '^#include "' cli/*.[ch] | grep -v -E '"(cli/[a-z_]+|base/(error|io_status|memory|text|numbers))\.h"' |
         awk '{ print $0 "   (the command needs public headers only)" }'
