@@ -19,6 +19,7 @@ struct dt_model {
     const dt_arch *arch;
     void *self;
     char *folder;                             /* that it was loaded from; NULL: none */
+    struct dti_beside *beside;                /* what lay there beside weights; NULL: no folder */
     bool parallelized;                        /* by dt_parallelize(), whose list it is on */
     struct dti_generation_config *generation; /* NULL: could not be read */
     dt_model_info info;

@@ -13,6 +13,7 @@
 #include "models/generation/generation_config.h"
 #include "models/policies/policies.h"
 #include "weights/param_tensors.h"
+#include "weights/saving/save.h"
 
 enum { SHAPE_BYTES = 96, MISSING_BYTES = 256, NAMES_BYTES = 256 };
 
@@ -177,7 +178,8 @@ static dt_status describe(dt_runtime *rt, const char *dir, dt_mesh *mesh, const 
 
     *out = (dti_described){ 0 };
     DT_TRY(dti_ckpt_check_folder(dir));
-    DT_TRY(dti_ckpt_path(dir, "config.json", &path));
+    DT_TRY_TO(done, st, dti_beside_look(dir, &out->beside));
+    DT_TRY_TO(done, st, dti_ckpt_path(dir, "config.json", &path));
     DT_TRY_TO(done, st, dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
     hash = dti_json_hash(&doc.root); /* policies may change it */
     DT_TRY_TO(done, st, read_config(rt, dir, &doc.root, out));
@@ -244,6 +246,7 @@ void dti_described_free(dti_described *d)
     dti_builder_free(&d->builder);
     dti_arena_free(&d->plan_arena);
     dti_free(d->folder);
+    dti_free(d->beside);
     dti_generation_config_release(&d->generation);
     dti_free(d->generation_error);
     dti_free(d->other_class);

@@ -20,10 +20,11 @@ typedef struct dti_described {
     const void
         *own; /* the caller's struct that `self` is a copy of; NULL: it was read from a folder */
     const dt_arch *arch;
-    void *self;           /* the architecture's own struct */
-    char *folder;         /* whose configuration it is */
-    uint64_t config_hash; /* of all that config.json says */
-    dti_facts facts;      /* what of that was read, and counts; of what a caller made: nothing */
+    void *self;                /* the architecture's own struct */
+    char *folder;              /* whose configuration it is */
+    struct dti_beside *beside; /* and what lay there beside weights, just before */
+    uint64_t config_hash;      /* of all that config.json says */
+    dti_facts facts; /* what of that was read, and counts; of what a caller made: nothing */
     dt_model_info info;
     bool dtype_known;                         /* config.json names one */
     dti_builder builder;                      /* rows of all layers */
@@ -46,7 +47,7 @@ typedef struct dti_described {
 
 /* Reads config.json and generation_config.json of `dir`, with the architectures of `rt` (NULL: the
  * built-in ones). Freed with dti_described_free(), which leaves alone what was taken
- * over and set to NULL: self, folder, generation. */
+ * over and set to NULL: self, folder, beside, generation. */
 dt_status dti_describe(dt_runtime *rt, const char *dir, dti_described *out) DT_MUST_USE;
 
 /* Without a folder: what `self` and `info` say of an architecture, as dt_model_create(). */

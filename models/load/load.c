@@ -79,6 +79,8 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     d->self = NULL;
     m->folder = d->folder;
     d->folder = NULL;
+    m->beside = d->beside;
+    d->beside = NULL;
     m->generation = d->generation;
     d->generation = NULL;
     DT_TRY_TO(fail, st, name_blocks(m));
@@ -325,6 +327,7 @@ void dt_model_release(dt_model **model)
     dti_free(m->self);
     dti_free(m->block_names);
     dti_free(m->folder);
+    dti_free(m->beside);
     dti_generation_config_release(&m->generation);
     dt_layers_release(&m->layers);
     dti_runtime_count(dt_mesh_runtime(m->mesh), &models, -1);

@@ -32,6 +32,9 @@ typedef struct dti_small_file {
 
 enum { DTI_SMALL_FILES = 13 };
 
+/* What there was of them in a folder, by the file system's word (beside.c). */
+typedef struct dti_beside dti_beside;
+
 /* A parameter on its way into a file. */
 typedef struct dti_saved {
     dt_tensor *x;          /* borrowed */
@@ -45,6 +48,7 @@ typedef struct dti_saved {
 typedef struct dti_saver {
     dt_layers *layers;
     const char *from; /* the folder whose configuration and tokenizer go along; NULL: none */
+    const dti_beside *beside; /* as they were when the layers were read */
     const char *dir;
     bool merged;     /* adapters go into what they stand beside */
     bool finite;     /* so is every number, or it is refused */
@@ -78,8 +82,10 @@ dt_status dti_save_packed(dti_saver *s, const dt_layer *layer, int param) DT_MUS
 struct json_t *dti_save_packed_config(const dt_layers *layers);
 
 /* The whole of it (write_layers.c): a folder of these layers, with what lies in `from` beside its
- * weights, whose dtype `dtype` is; NULL: weights alone. Collective over the mesh. */
-dt_status dti_layers_write(dt_layers *layers, const char *dir, const char *from, dt_dtype dtype,
+ * weights, whose dtype `dtype` is, if that is what `beside` saw; NULL: weights alone. Collective
+ * over the mesh. */
+dt_status dti_layers_write(dt_layers *layers, const char *dir, const char *from,
+                           const dti_beside *beside, dt_dtype dtype,
                            const dt_save_options *options) DT_MUST_USE;
 
 /* Weights could be written into this folder, as far as can be told without making it: it
@@ -102,6 +108,12 @@ dt_status dti_save_values(dti_saver *s, const dt_save_options *o) DT_MUST_USE;
 dt_status dti_small_read(const char *from, dt_dtype dtype, const dt_layers *layers,
                          dti_small_file *small, int *n) DT_MUST_USE;
 void dti_small_free(dti_small_file *small, int n);
+
+const char *dti_small_name(int i);
+
+/* Looks at those of a folder, freed with dti_free(); refuses one that is no longer the same. */
+dt_status dti_beside_look(const char *folder, dti_beside **out) DT_MUST_USE;
+dt_status dti_beside_check(const char *folder, const dti_beside *before) DT_MUST_USE;
 
 /* Whether those that a folder has are files that can be read, but for its configurations, which
  * every reader of a model opens. */

@@ -98,6 +98,11 @@ static dt_status read_config(const char *path, dt_dtype dtype, const dt_layers *
     return st;
 }
 
+const char *dti_small_name(int i)
+{
+    return names[i];
+}
+
 dt_status dti_small_read(const char *from, dt_dtype dtype, const dt_layers *layers,
                          dti_small_file *small, int *n)
 {

@@ -125,6 +125,7 @@ static dt_status begin(dti_saver *s)
     DT_TRY(dti_save_check_folder(s->dir)); /* nobody else changes it from here on */
     if (s->from != NULL)
         DT_TRY(dti_small_read(s->from, s->dtype, s->layers, s->small, &s->n_small));
+    if (s->beside != NULL) DT_TRY(dti_beside_check(s->from, s->beside));
     DT_TRY(dti_small_check(s->dir, s->small, s->n_small));
     for (size_t i = 0; i < s->n_files; i++) DT_TRY(make_file(s, &s->files[i]));
     return DT_OK;
@@ -187,11 +188,13 @@ static dt_status check(const dt_layers *layers, const dt_save_options *o)
     return DT_OK;
 }
 
-dt_status dti_layers_write(dt_layers *layers, const char *dir, const char *from, dt_dtype dtype,
-                           const dt_save_options *options)
+dt_status dti_layers_write(dt_layers *layers, const char *dir, const char *from,
+                           const dti_beside *beside, dt_dtype dtype, const dt_save_options *options)
 {
     dt_save_options own = DT_SAVE_OPTIONS_INIT, *const o = &own;
-    dti_saver s = { .layers = layers, .from = from, .dir = dir, .names = DTI_ARENA_INIT };
+    dti_saver s = {
+        .layers = layers, .from = from, .beside = beside, .dir = dir, .names = DTI_ARENA_INIT
+    };
     dt_status st = DT_OK;
 
     DT_TRY(dti_options_read("dt_save_options", "start from DT_SAVE_OPTIONS_INIT", options, o,
@@ -214,6 +217,6 @@ done:
 dt_status dt_layers_write(dt_layers *layers, const char *dir, const dt_save_options *options)
 {
     DT_CHECK(layers != NULL && dir != NULL && dir[0] != '\0', DT_ERR_ARG, "layers or dir is NULL");
-    DT_TRY(dti_layers_write(layers, dir, NULL, DT_F32, options));
+    DT_TRY(dti_layers_write(layers, dir, NULL, NULL, DT_F32, options));
     return DT_OK;
 }
