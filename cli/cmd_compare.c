@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,35 +16,35 @@
 #include "cli/session.h"
 #include "cli/trace.h"
 
-/* One pass. Ranks read the upper half; the lower half is rank 0's. */
+/* One pass. Ranks read the upper half; the lower half is, in turn, that of the first rank of each
+ * stage, whose layers nobody else sees. A stage begins with what the one before it has ended. */
 typedef struct comparison {
     const cli_prompt *prompt;
     bool keeps; /* this is the pass that others are compared with */
 
+    pthread_mutex_t *lock;
     cli_trace *trace;
     cli_trace_result *result;
 } comparison;
 
 /* --- on the ranks --------------------------------------------------------------------------- */
 
-typedef struct onlooker {
-    comparison *c;
-    bool speaks;
-} onlooker;
-
-/* Collective: every rank sees the same scopes end in the same order. */
+/* Collective over the tensor's mesh: its ranks see the same scopes end in the same order. */
 static dt_status look(void *arg, const char *name, dt_tensor *x)
 {
-    const onlooker *o = arg;
-    comparison *c = o->c;
+    comparison *c = arg;
+    const dt_mesh *mesh = dt_tensor_mesh(x);
     dt_tensor *whole = NULL;
     dt_status st = DT_OK;
 
     if (!dt_dtype_is_float(dt_tensor_dtype(x))) return DT_OK;
     DT_TRY(dt_full_tensor(x, &whole));
-    if (o->speaks)
+    if (dt_mesh_rank_at(mesh, 0) == dt_runtime_rank(dt_mesh_runtime(mesh))) {
+        (void)pthread_mutex_lock(c->lock);
         st = c->keeps ? cli_trace_keep(c->trace, name, whole)
                       : cli_trace_compare(c->trace, name, whole, c->result);
+        (void)pthread_mutex_unlock(c->lock);
+    }
     dt_tensor_release(&whole);
     DT_TRY(st);
     return DT_OK;
@@ -52,14 +53,14 @@ static dt_status look(void *arg, const char *name, dt_tensor *x)
 static dt_status pass_on_rank(void *arg, dt_model *model, bool speaks)
 {
     comparison *c = arg;
-    onlooker o = { c, speaks };
     dt_state *state = NULL;
     dt_tape *tape = NULL;
     dt_status st = DT_OK;
 
+    (void)speaks;
     DT_TRY(dt_tape_create(dt_mesh_runtime(dt_model_mesh(model)), &tape));
     DT_TRY_TO(done, st, dt_state_create(model, 1, c->prompt->n, &state));
-    dt_tape_observe(tape, look, &o);
+    dt_tape_observe(tape, look, c);
     (void)dt_model_forward(tape, model, state, c->prompt->ids, c->prompt->n, DT_LOGITS_ALL);
     DT_TRY_TO(done, st, dt_tape_status(tape));
 done:
@@ -200,7 +201,8 @@ static dt_status compare(const cli_args *args, const cli_env *env, const cli_con
     cli_session sessions[2] = { 0 }; /* the first mesh's, and the one in use */
     cli_prompt prompt = { 0 };
     cli_trace trace = { 0 };
-    comparison c = { .trace = &trace };
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    comparison c = { .lock = &lock, .trace = &trace };
     dt_status st = DT_OK;
 
     DT_TRY(check_args(args));
