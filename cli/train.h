@@ -61,6 +61,8 @@ typedef struct cli_trainer {
     int64_t begun_at; /* steps that were done before */
     char *facts;      /* of the data, kept with each checkpoint */
     double norm;      /* of the last step */
+    bool has_learned; /* there was a step with a target */
+    bool warned;      /* of one without */
     bool speaks;
 } cli_trainer;
 

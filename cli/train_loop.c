@@ -230,6 +230,10 @@ static dt_status export_model(cli_trainer *t)
     int diverged;
     dt_status st;
 
+    DT_CHECK(t->has_learned || t->at.step == t->begun_at, DT_ERR_ARG,
+             "the model is not written after step %" PRId64 ": no step had a token to learn, all "
+             "that --data gave are masked",
+             t->at.step);
     DT_TRY(has_diverged(t, &diverged));
     if (diverged) return DT_OK;
     DT_TRY(dt_run_folder_wait(t->folder));

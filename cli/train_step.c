@@ -2,7 +2,9 @@
  *
  * A step: microbatches forward and backward, then the optimizer. */
 #include <dtensor/timeline.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -95,31 +97,59 @@ static dt_status optimize(cli_trainer *t, const cli_metric *metric, dt_step_repo
     return DT_OK;
 }
 
+/* Said of the first one: such a step is mostly of data that are made otherwise than was meant. */
+static void warn_of_none(const cli_trainer *t)
+{
+    char line[DT_ERROR_MESSAGE_BYTES];
+
+    if (!t->speaks || t->warned) return;
+    (void)snprintf(line, sizeof line,
+                   "step %" PRId64 ": none of the %" PRId64 " tokens of its sequences is learned "
+                   "(--data: all are masked); it leaves the parameters as they are",
+                   t->at.step + 1, t->batch.rows * t->batch.tokens);
+    cli_warn(t->run->session->console, line);
+}
+
+/* Passes and the optimizer; a step without a target has no loss, and learns nothing. */
+static dt_status learn(cli_trainer *t, cli_metric *metric)
+{
+    dt_runtime *rt = dt_mesh_runtime(t->mesh);
+    dt_step_report report;
+
+    DT_TRY(run_passes(t, &metric->loss));
+    dt_timeline_begin(rt, "optimizer");
+    DT_TRY(optimize(t, metric, &report));
+    DT_TRY(dt_device_finish(rt));
+    dt_timeline_end(rt);
+    metric->grad_norm = report.norm;
+    metric->clip = report.clip_factor;
+    metric->skipped = report.skipped;
+    t->has_learned = true;
+    return DT_OK;
+}
+
 dt_status cli_train_step(cli_trainer *t, cli_metric *metric)
 {
     const cli_training *plan = t->run->plan;
     dt_runtime *rt = dt_mesh_runtime(t->mesh);
     const int64_t begin = cli_now_ns();
-    dt_step_report report;
 
     *metric = (cli_metric){ .step = t->at.step + 1, .validation_loss = NAN };
     metric->lr = dt_schedule_at(&plan->schedule, t->at.step);
     dt_timeline_begin(rt, "data");
     DT_TRY(dt_data_rows(t->data, t->at.samples, plan->batch, &t->batch));
     dt_timeline_end(rt);
-    DT_TRY(run_passes(t, &metric->loss));
-    if (isnan(metric->loss) || t->batch.n_valid == 0)
-        metric->loss = NAN; /* of no target there is none */
-    dt_timeline_begin(rt, "optimizer");
-    DT_TRY(optimize(t, metric, &report));
-    DT_TRY(dt_device_finish(rt));
-    dt_timeline_end(rt);
+    if (t->batch.n_valid > 0) {
+        DT_TRY(learn(t, metric));
+    } else {
+        metric->loss = NAN;
+        metric->clip = 1;
+        warn_of_none(t);
+        t->warned = true;
+    }
     t->at.step++;
     t->at.samples += plan->batch;
     t->at.tokens += plan->batch * plan->sequence;
-    metric->grad_norm = report.norm;
-    metric->clip = report.clip_factor;
-    metric->skipped = report.skipped;
     metric->tokens = t->at.tokens;
     metric->seconds = (double)(cli_now_ns() - begin) * 1e-9;
     return DT_OK;
@@ -173,6 +203,9 @@ dt_status cli_train_validate(cli_trainer *t, double *loss)
         count += (double)b.n_valid;
     }
     *loss = sum / count;
+    if (count == 0 && t->speaks)
+        cli_warn(t->run->session->console,
+                 "--validate: none of its tokens counts, all are masked: there is no loss");
 done:
     dti_free(room);
     return st;
