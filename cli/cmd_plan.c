@@ -136,6 +136,7 @@ static dt_status print_json(const planning *p)
 {
     const dt_model *model = dt_prediction_model(p->found);
     const dt_model_info *info = dt_model_info_of(model);
+    char folder[DT_ERROR_MESSAGE_BYTES]; /* names of files need not be UTF-8, JSON has to be */
     json_t *head, *rest;
     char *text;
 
@@ -144,13 +145,13 @@ static dt_status print_json(const planning *p)
     free(text);
     name_source(p, json_object_get(rest, "layout"));
     name_source(p, json_object_get(rest, "points"));
-    head = json_pack("{s:s, s:s, s:s, s:s, s:s?, s:b, s:I, s:I, s:I}", "model", p->args->folder,
-                     "model_type", info->model_type, "dtype", dt_dtype_name(info->dtype), "mesh",
-                     p->args->mesh != NULL ? p->args->mesh : "tp=1", "plan", p->args->plan,
-                     "sequence_parallel", (int)p->args->sequence_parallel, "parameters",
-                     (json_int_t)cli_count_params(model), "batch",
-                     (json_int_t)dt_prediction_batch(p->found), "sequence",
-                     (json_int_t)dt_prediction_sequence(p->found));
+    head = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s?, s:b, s:I, s:I, s:I}", "model",
+        dti_printable(p->args->folder, folder, sizeof folder), "model_type", info->model_type,
+        "dtype", dt_dtype_name(info->dtype), "mesh", p->args->mesh != NULL ? p->args->mesh : "tp=1",
+        "plan", p->args->plan, "sequence_parallel", (int)p->args->sequence_parallel, "parameters",
+        (json_int_t)cli_count_params(model), "batch", (json_int_t)dt_prediction_batch(p->found),
+        "sequence", (json_int_t)dt_prediction_sequence(p->found));
     if (head == NULL || rest == NULL || json_object_update(head, rest) != 0) {
         json_decref(head);
         json_decref(rest);

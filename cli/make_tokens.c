@@ -96,6 +96,8 @@ void cli_warn_of_broken(const cli_console *console, const char *files, const dt_
 
 static dt_status print(const cli_args *a, const cli_console *console, const dt_tokenized *told)
 {
+    char output[DT_ERROR_MESSAGE_BYTES]; /* names of files need not be UTF-8, JSON has to be */
+
     cli_warn_of_broken(console, a->n_files == 1 ? a->files[0] : "the files", told);
     if (told->last_only > 0) {
         char text[200];
@@ -107,7 +109,8 @@ static dt_status print(const cli_args *a, const cli_console *console, const dt_t
         cli_warn(console, text);
     }
     if (a->json)
-        return cli_put_json(json_pack("{s:s, s:I, s:I, s:I, s:I}", "output", a->output, "tokens",
+        return cli_put_json(json_pack("{s:s, s:I, s:I, s:I, s:I}", "output",
+                                      dti_printable(a->output, output, sizeof output), "tokens",
                                       (json_int_t)told->tokens, "documents",
                                       (json_int_t)told->documents, "masked",
                                       (json_int_t)told->masked, "bytes", (json_int_t)told->bytes),
@@ -163,7 +166,11 @@ static dt_status check(const cli_args *a, dt_tokenize_options *o)
  * at before: a disk that is full, or broke. */
 static bool is_of_output(const cli_args *a)
 {
-    return strncmp(dt_last_error()->message, a->output, strlen(a->output) - 4) == 0;
+    const char *said = dt_last_error()->message;
+    const size_t n = strlen(a->output) - 4;
+
+    return strncmp(said, a->output, n) == 0 &&
+           (strncmp(said + n, ".bin", 4) == 0 || strncmp(said + n, ".idx", 4) == 0);
 }
 
 dt_status cli_make_tokens(const cli_args *a, const cli_console *console)

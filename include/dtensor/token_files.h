@@ -59,7 +59,8 @@ typedef struct dt_token_writer_options {
  *
  * Not collective.
  * Ownership   *out ends with dt_token_writer_close().
- * Errors      DT_ERR_ARG  NULL, another ending, a vocabulary that the format has no room for
+ * Errors      DT_ERR_ARG  NULL, another ending, a vocabulary that the format has no room for; what
+ *                         lies where NAME.idx, NAME.bin.json or NAME.bin.mask will be is none
  *             DT_ERR_IO   the folder is missing or cannot be written
  *             DT_ERR_MEMORY
  */

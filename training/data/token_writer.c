@@ -12,6 +12,7 @@
 #include "base/options.h"
 #include "files/checksum.h"
 #include "files/folder.h"
+#include "files/input.h"
 #include "files/output.h"
 #include "training/data/side_files.h"
 
@@ -79,6 +80,39 @@ static dt_status begin(dt_token_writer *w)
     return DT_OK;
 }
 
+/* A file beside tokens is taken away or replaced with them, if it is one of those. */
+static dt_status check_beside(const char *path)
+{
+    static const struct {
+        const char *ending;
+        size_t cut; /* of NAME.bin */
+        const char *begins;
+    } beside[] = {
+        { ".idx", 4, "MMIDIDX" },
+        { DTI_MASK_ENDING, 0, DTI_MASK_MAGIC },
+        { DTI_FACTS_ENDING, 0, "{\n  \"format\": \"" },
+    };
+    char name[DTI_PATH_BYTES], head[16];
+
+    for (size_t i = 0; i < DT_COUNT(beside); i++) {
+        const size_t n = strlen(beside[i].begins);
+        dti_input in;
+        bool ours;
+        (void)snprintf(name, sizeof name, "%.*s%s", (int)(strlen(path) - beside[i].cut), path,
+                       beside[i].ending);
+        if (access(name, F_OK) != 0) continue;
+        DT_TRY(dti_input_open(name, &in));
+        ours = in.bytes >= (int64_t)n && dti_input_read(&in, head, (int64_t)n, 0) == DT_OK &&
+               memcmp(head, beside[i].begins, n) == 0;
+        dti_input_close(&in);
+        DT_CHECK(ours, DT_ERR_ARG,
+                 "%s: is there already, and no file that lies beside tokens: it would be lost; "
+                 "choose another NAME.bin, or remove it first",
+                 in.label);
+    }
+    return DT_OK;
+}
+
 dt_status dt_token_writer_open(const char *path, const dt_token_writer_options *options,
                                dt_token_writer **out)
 {
@@ -96,6 +130,7 @@ dt_status dt_token_writer_open(const char *path, const dt_token_writer_options *
     DT_CHECK(n > 4 && n + 8 < DTI_PATH_BYTES && strcmp(path + n - 4, ".bin") == 0, DT_ERR_ARG,
              "%.200s: a file of tokens is called NAME.bin", path);
     DT_TRY(choose_type(&o, &type));
+    DT_TRY(check_beside(path));
     DT_TRY(dti_new(sizeof *w, &w));
     *w = (dt_token_writer){ .o = o, .out.fd = -1, .type = type, .bytes = dti_token_bytes(type) };
     memcpy(w->path, path, n + 1);
