@@ -62,6 +62,25 @@ static dt_status describe(dti_task *t)
     return DT_OK;
 }
 
+/* Degrees that were named can be those of a way; a step takes every device. */
+static dt_status check_degrees(const dti_task *t)
+{
+    const dt_planner_options *o = &t->o;
+    const int64_t ranks = dti_machine_ranks(&t->machine);
+    const int64_t asked = dti_max(o->pp, 1) * dti_max(o->dp, 1) * dti_max(o->tp, 1);
+    const bool all = o->pp > 0 && o->dp > 0 && o->tp > 0;
+
+    DT_CHECK(o->pp >= 0 && o->dp >= 0 && o->tp >= 0, DT_ERR_ARG, "degrees must be 0 or more");
+    if (o->goal == DT_PLAN_STEP)
+        DT_CHECK(all ? asked == ranks : ranks % asked == 0, DT_ERR_ARG,
+                 "pp=%d,dp=%d,tp=%d: the machine has %lld devices, and a step takes all", o->pp,
+                 o->dp, o->tp, (long long)ranks);
+    else
+        DT_CHECK(asked <= ranks, DT_ERR_ARG, "pp=%d,dp=%d,tp=%d: the machine has %lld devices",
+                 o->pp, o->dp, o->tp, (long long)ranks);
+    return DT_OK;
+}
+
 static dt_status check(dti_task *t)
 {
     static const dt_figure_kind rates[] = { [DT_F32] = DT_FIGURE_FLOPS_F32,
@@ -79,10 +98,9 @@ static dt_status check(dti_task *t)
              "a step of %lld sequences of %lld tokens: from 1 to %lld are possible",
              (long long)t->o.batch, (long long)t->o.sequence,
              (long long)(INT32_MAX / t->o.sequence));
-    DT_CHECK(t->o.top >= 1 && t->o.most_counted >= 1 && t->o.pp >= 0 && t->o.dp >= 0 &&
-                 t->o.tp >= 0,
-             DT_ERR_ARG, "top %d, most_counted %d: must be 1 or more; degrees 0 or more", t->o.top,
-             t->o.most_counted);
+    DT_CHECK(t->o.top >= 1 && t->o.most_counted >= 1, DT_ERR_ARG,
+             "top %d, most_counted %d: must be 1 or more", t->o.top, t->o.most_counted);
+    DT_TRY(check_degrees(t));
     t->rate = m->figure[rates[t->dtype]].value * m->figure[DT_FIGURE_EFFICIENCY].value;
     DT_CHECK(t->rate > 0, DT_ERR_ARG, "machine %s: %s is not known, and the model is in %s",
              m->name, dt_figure_name(rates[t->dtype]), dt_dtype_name(t->dtype));

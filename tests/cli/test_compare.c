@@ -29,8 +29,9 @@ DT_TEST(cli_compare, meshes_agree_within_rounding)
     json_t *all;
 
     (void)model_path(model);
-    r = COMMAND_ENDS(0, COMPARE(model, "tp=2", "--mesh", "tp=3", "--mesh", "dp=2,tp=2", "--json"));
-    for (size_t i = 0; i < 3; i++) {
+    r = COMMAND_ENDS(0, COMPARE(model, "tp=2", "--mesh", "tp=3", "--mesh", "dp=2,tp=2", "--mesh",
+                                "pp=2,tp=2", "--mesh", "pp=4", "--json"));
+    for (size_t i = 0; i < 5; i++) {
         const json_t *one = result_of(&r, i, &all), *largest = json_object_get(one, "largest");
         DT_ASSERT(json_is_true(json_object_get(one, "agrees")));
         DT_ASSERT(json_is_null(json_object_get(one, "first")));
@@ -40,6 +41,7 @@ DT_TEST(cli_compare, meshes_agree_within_rounding)
     }
     COMMAND_ENDS(0, COMPARE(model, "tp=2", "--sequence-parallel"),
                  "tp=2 agrees with tp=1 within 0.0001: 52 of 52 tensors compared\n");
+    COMMAND_ENDS(0, COMPARE(model, "pp=3", "--tolerance", "0"), "52 of 52 tensors compared\n");
 }
 
 /* Parameters that are cut over "dp" and gathered give the text of whole ones. */

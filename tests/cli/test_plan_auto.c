@@ -346,6 +346,10 @@ DT_TEST(cli_plan_auto, what_cannot_be_is_refused)
                  COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file,
                          "--sequence", "16", "--dtype", "f32", "--explain", "dp=2,zero=1"),
                  "the machine has 4 devices");
+    COMMAND_ENDS(2,
+                 COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file,
+                         "--sequence", "16", "--dtype", "f32", "--explain", "pp=3"),
+                 "pp=3,dp=1,tp=1: the machine has 4 devices");
     dt_test_write_file(p.folder, "machine.json", "{}", 2);
     COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file),
                  "devices_per_node is missing");

@@ -201,3 +201,27 @@ DT_TEST(tokenize_files, have_no_text_for_ids_beyond_the_vocabulary)
     COMMAND_ENDS(2, COMMAND("detokenize", "-m", model, "--tokens", "1,1024"),
                  "--tokens: token id 1024 (item 2) is outside the model's vocabulary, 0..1023");
 }
+
+/* What lies where an index would be may be anybody's. */
+DT_TEST(tokenize_files, take_no_foreign_file_away)
+{
+    static const char *const names[] = { "a.idx", "a.bin.mask", "a.bin.json" };
+    char path[PATH_BYTES];
+    scene s;
+
+    begin(&s);
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        dt_test_write_file(s.folder, names[i], "mine\n", 5);
+        COMMAND_ENDS(2, COMMAND("tokenize", "--model", s.model, "--output", s.out, s.text),
+                     names[i], "is there already");
+        (void)snprintf(path, sizeof path, "%s/%s", s.folder, names[i]);
+        DT_ASSERT_EQ_STR(command_read(path), "mine\n");
+        (void)unlink(path);
+    }
+    for (int i = 0; i < 2; i++) /* its own are replaced */
+        COMMAND_ENDS(0, COMMAND("tokenize", "--model", s.model, "--output", s.out, "--format",
+                                i == 0 ? "megatron" : "llmc", s.text));
+    (void)unlink(s.text);
+    COMMAND_ENDS(2, COMMAND("tokenize", "--model", s.model, "--output", s.out, s.text),
+                 "a.txt: cannot be opened");
+}

@@ -221,23 +221,58 @@ DT_TEST(cli_train, removes_old_exports_and_nothing_else)
     }
 }
 
+static void write_mask(const train_place *p, int64_t masked)
+{
+    const int64_t run[] = { TRAIN_TOKENS, 1, 0, masked }; /* tokens, runs, begin, end */
+    unsigned char mask[8 + sizeof run] = "DTMASK1";
+
+    memcpy(mask + 8, run, sizeof run);
+    dt_test_write_file(p->folder, "data.bin.mask", mask, sizeof mask);
+}
+
 /* Of a batch of prompts alone nothing is learned: 0 would be the loss of a model that knows all. */
 DT_TEST(cli_train, a_step_without_targets_has_no_loss)
 {
-    const int64_t run[] = { TRAIN_TOKENS, 1, 0, TRAIN_TOKENS }; /* tokens, runs, begin, end */
-    unsigned char mask[8 + sizeof run] = "DTMASK1";
+    char path[TRAIN_PATH_BYTES + 16];
     json_t *metric;
     train_place p;
 
     train_open(&p);
-    memcpy(mask + 8, run, sizeof run);
-    dt_test_write_file(p.folder, "data.bin.mask", mask, sizeof mask);
-    COMMAND_ENDS(0, COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.run, "--steps",
-                            "2", "--batch", "2", "--sequence", "16"));
+    write_mask(&p, TRAIN_TOKENS);
+    COMMAND_ENDS(1,
+                 COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.run, "--steps",
+                         "2", "--batch", "2", "--sequence", "16", "--validate", p.data),
+                 "step 1: none of the 32 tokens of its sequences is learned",
+                 "--validate: none of its tokens counts",
+                 "not written after step 2: no step had a token to learn");
     metric = train_metric(p.run, 2);
     DT_ASSERT(json_is_null(json_object_get(metric, "loss")));
     DT_ASSERT_CLOSE(train_number(p.run, 2, "grad_norm"), 0, 0);
     json_decref(metric);
+    (void)snprintf(path, sizeof path, "%s/model", p.run);
+    DT_ASSERT(access(path, F_OK) != 0);
+}
+
+/* Steps without a target change nothing: those with one are as if the others were not there. */
+DT_TEST(cli_train, steps_without_targets_are_passed_over)
+{
+    enum { STEPS = 12 };
+    char path[TRAIN_PATH_BYTES + 32];
+    int without = 0;
+    train_place p;
+
+    train_open(&p);
+    write_mask(&p, TRAIN_TOKENS / 2);
+    COMMAND_ENDS(0, COMMAND("train", "-q", "-m", p.model, "--data", p.data, "-o", p.run, "--steps",
+                            "12", "--batch", "1", "--sequence", "16"));
+    for (int64_t i = 1; i <= STEPS; i++) {
+        json_t *metric = train_metric(p.run, i);
+        without += json_is_null(json_object_get(metric, "loss"));
+        json_decref(metric);
+    }
+    DT_ASSERT(without > 0 && without < STEPS);
+    (void)snprintf(path, sizeof path, "%s/model/model.safetensors", p.run);
+    DT_ASSERT(access(path, R_OK) == 0);
 }
 
 /* --- what ends a run -------------------------------------------------------------------------- */

@@ -447,24 +447,65 @@ static void remove_config(const saving *s)
     (void)unlink(path);
 }
 
-/* Weights alone were a success. */
-DT_TEST(save_folder, a_checkpoint_that_has_gone_is_not_half_saved)
+static void change_config(const saving *s)
+{
+    char path[DT_TEST_PATH_BYTES + 32];
+    FILE *f;
+
+    (void)snprintf(path, sizeof path, "%s/config.json", s->from);
+    f = fopen(path, "a");
+    (void)fputc('\n', f);
+    (void)fclose(f);
+}
+
+static void add_tokenizer(const saving *s)
+{
+    dt_test_write_file(s->from, "tokenizer.json", "{}", 2);
+}
+
+/* A copy of the fixture that may be changed. */
+static void begin_with_copy(saving *s)
 {
     static const char *const names[] = { "config.json", "model.safetensors" };
     char path[DT_TEST_PATH_BYTES + 32];
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
-    saving s;
 
-    begin(&s, "llama/tied");
+    begin(s, "llama/tied");
     for (size_t i = 0; i < DT_COUNT(names); i++) {
         void *bytes;
         int64_t n;
-        (void)snprintf(path, sizeof path, "%s/%s", s.from, names[i]);
+        (void)snprintf(path, sizeof path, "%s/%s", s->from, names[i]);
         DT_ASSERT_OK(dti_input_read_file(path, 1 << 20, &bytes, &n));
-        dt_test_write_file(s.temporary, names[i], bytes, (size_t)n);
+        dt_test_write_file(s->temporary, names[i], bytes, (size_t)n);
         dti_free(bytes);
     }
-    (void)snprintf(s.from, sizeof s.from, "%s", s.temporary);
+    (void)snprintf(s->from, sizeof s->from, "%s", s->temporary);
+}
+
+/* Weights and what has come since do not belong together. */
+DT_TEST(save_folder, files_that_changed_since_the_model_was_loaded_are_not_saved)
+{
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+    saving s;
+
+    begin_with_copy(&s);
+    s.after_load = change_config;
+    DT_ASSERT_STATUS(dt_test_run(&options, "tp=1", load_and_save, &s), DT_ERR_IO,
+                     "config.json: was changed since the model was loaded");
+    s.after_load = add_tokenizer;
+    DT_ASSERT_STATUS(dt_test_run(&options, "tp=1", load_and_save, &s), DT_ERR_IO,
+                     "tokenizer.json: was added since the model was loaded");
+    DT_ASSERT(dt_test_count_files(s.to, "") <= 0);
+    s.after_load = NULL;
+    DT_ASSERT_OK(dt_test_run(&options, "tp=1", load_and_save, &s));
+}
+
+/* Weights alone were a success. */
+DT_TEST(save_folder, a_checkpoint_that_has_gone_is_not_half_saved)
+{
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+    saving s;
+
+    begin_with_copy(&s);
     s.after_load = remove_config;
     DT_ASSERT_STATUS(dt_test_run(&options, "tp=1", load_and_save, &s), DT_ERR_FORMAT,
                      "has no config.json");
