@@ -352,7 +352,7 @@ static dt_status add_up(const dti_task *t, const dt_way *w, const rank_time *tim
     if (w->pp > 1 && crowd > 1) busy = fmax(busy, shared_seconds(t, w, times, kind_at));
     out->compute = busy + update;
     out->exposed = shown + late;
-    out->bubble = fmax(makespan - busy - shown, 0);
+    out->bubble = w->pp > 1 ? fmax(makespan - busy - shown, 0) : 0;
     out->seconds = makespan + late + update;
     return DT_OK;
 }
