@@ -420,6 +420,19 @@ DT_TEST(requests, cancelled_ones_leave_nothing)
 
 /* --- chat ------------------------------------------------------------------------------------- */
 
+/* A folder with links to files of another one. */
+static void link_files(char folder[DT_TEST_PATH_BYTES], const char *from, const char *const *files,
+                       size_t n)
+{
+    char path[DT_TEST_PATH_BYTES], to[2 * DT_TEST_PATH_BYTES];
+
+    (void)dt_test_temp_dir(folder);
+    for (size_t i = 0; i < n; i++) {
+        (void)snprintf(to, sizeof to, "%s/%s", folder, files[i]);
+        DT_ASSERT(symlink(dt_test_source_path(path, "%s/%s", from, files[i]), to) == 0);
+    }
+}
+
 /* A template beside a checkpoint that has none. */
 DT_TEST(requests, a_chat_answers_by_the_folders_template)
 {
@@ -431,16 +444,12 @@ DT_TEST(requests, a_chat_answers_by_the_folders_template)
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
     dt_request_options how = DT_REQUEST_OPTIONS_INIT;
     dt_service *s = served_start(2, 20000, NULL);
-    char folder[DT_TEST_PATH_BYTES], from[DT_TEST_PATH_BYTES], to[2 * DT_TEST_PATH_BYTES];
+    char folder[DT_TEST_PATH_BYTES];
     heard h = { .thread = pthread_self() };
     dt_served *m;
     char *text;
 
-    (void)dt_test_temp_dir(folder);
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        (void)snprintf(to, sizeof to, "%s/%s", folder, files[i]);
-        DT_ASSERT(symlink(dt_test_source_path(from, "%s/%s", chatting, files[i]), to) == 0);
-    }
+    link_files(folder, chatting, files, sizeof files / sizeof *files);
     dt_test_write_file(folder, "chat_template.jinja", template, sizeof template - 1);
     DT_ASSERT_OK(dt_service_load(s, folder, NULL, &m));
     o.max_new_tokens = 20;
@@ -450,6 +459,41 @@ DT_TEST(requests, a_chat_answers_by_the_folders_template)
     DT_ASSERT(strlen(text) > 10);
     DT_ASSERT_EQ_STR(text, h.text);
     dt_tokenizer_free(text);
+    DT_ASSERT_OK(dt_service_unload(&m));
+    DT_ASSERT_OK(dt_service_stop(&s));
+}
+
+DT_TEST(requests, options_are_what_the_folder_asks_for)
+{
+    static const char *const files[] = { "config.json", "model.safetensors" };
+    static const char config[] =
+        "{\"do_sample\": true, \"temperature\": 0.5, \"top_k\": 7, \"suppress_tokens\": [3, 4],"
+        " \"bad_words_ids\": [[1, 2], [5]], \"eos_token_id\": 9, \"pad_token_id\": 0}";
+    dt_service *s = served_start(2, 20000, NULL);
+    char folder[DT_TEST_PATH_BYTES];
+    dt_generate_options o;
+    dt_generated *g;
+    dt_served *m;
+
+    link_files(folder, "tests/golden/gpt_neo/base", files, 2);
+    dt_test_write_file(folder, "generation_config.json", config, sizeof config - 1);
+    DT_ASSERT_OK(dt_service_load(s, folder, NULL, &m));
+    DT_ASSERT_OK(dt_service_generate_options(m, &o));
+    DT_ASSERT(o.do_sample && o.temperature == 0.5 && o.top_k == 7 && o.pad == 0);
+    DT_ASSERT(o.suppress_tokens.n == 2 && o.suppress_tokens.ids[1] == 4);
+    DT_ASSERT_EQ_INT(o.n_bad_words, 2);
+    DT_ASSERT(o.bad_words[0].n == 2 && o.bad_words[1].n == 1 && o.bad_words[1].ids[0] == 5);
+    o.max_new_tokens = 12;
+    DT_ASSERT_OK(dt_service_generate(m, &prompt, 1, &o, NULL, &g));
+    for (int64_t i = 0; i < dt_generated_ids(g, 0).n; i++) {
+        const int32_t id = dt_generated_ids(g, 0).ids[i];
+        DT_ASSERT(id != 3 && id != 4 && id != 5);
+    }
+    dt_generated_release(&g);
+    DT_ASSERT_OK(dt_service_unload(&m));
+    dt_test_write_file(folder, "generation_config.json", "{", 1);
+    DT_ASSERT_OK(dt_service_load(s, folder, NULL, &m));
+    DT_ASSERT_STATUS(dt_service_generate_options(m, &o), DT_ERR_FORMAT, "generation_config");
     DT_ASSERT_OK(dt_service_unload(&m));
     DT_ASSERT_OK(dt_service_stop(&s));
 }
