@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/numbers.h"
 #include "base/sync.h"
@@ -23,6 +24,9 @@ enum { MOST_NOTES = 96, MOST_STEPS = 15, TURNS = 3, CONFIG_BYTES = 512 };
 
 /* Two calls of a kernel are one size if neither operations nor bytes differ by more, as log2. */
 static const double SAME_SIZE = 0.4;
+
+/* Of the time, a rank's thread has a core at least where nothing else runs. */
+static const double QUIET = 0.9;
 
 /* A large addition is what memory is measured by: elements of an operand. */
 enum { LARGE = 4 << 20 };
@@ -181,6 +185,7 @@ typedef struct job {
     notebook books[N_BOOKS];
     bool more; /* another step is to be made; read after a barrier */
     double bytes_per_second;
+    double wanted, had; /* seconds of steps, and those of them on a core */
 } job;
 
 /* What a rank has for its steps. */
@@ -195,6 +200,15 @@ typedef struct trainer {
     int32_t *ids;
     bool root;
 } trainer;
+
+/* Of the calling thread on a core. */
+static double on_core(void)
+{
+    struct timespec t = { 0, 0 };
+
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
 
 static dt_status step(trainer *r, const struct size *z)
 {
@@ -222,13 +236,15 @@ static dt_status measure_steps(trainer *r, const struct size *z, notebook *book,
     const int64_t begin = dti_now_ns();
     if (r->root) j->more = true;
     for (;;) {
-        double bare;
+        double bare, had;
         int64_t from;
         DT_TRY(dt_barrier(r->all, NULL));
         if (!j->more) break;
+        had = on_core();
         from = dti_now_ns();
         DT_TRY(step(r, z));
         bare = (double)(dti_now_ns() - from) * 1e-9;
+        had = on_core() - had;
         DT_TRY(dt_barrier(r->all, NULL));
         if (r->root) {
             r->device->meter = &meter;
@@ -240,6 +256,8 @@ static dt_status measure_steps(trainer *r, const struct size *z, notebook *book,
         if (!r->root) continue;
         end_step(book);
         book->bare[book->n_steps] = bare;
+        j->wanted += bare;
+        j->had += had;
         book->kernels[book->n_steps++] = book->seconds;
         j->more = book->n_steps < most && (double)(dti_now_ns() - begin) * 1e-9 < seconds;
     }
@@ -347,6 +365,19 @@ static void set_peaks(dt_machine *m)
                            best[d]->flops * 1e-6);
 }
 
+static void warn(const dt_calibrate_options *o, const job *j)
+{
+    const double share = j->had / fmax(j->wanted, 1e-9);
+    char line[160];
+
+    if (o->log == NULL || share > QUIET) return;
+    (void)snprintf(line, sizeof line,
+                   "a rank had its core for %.0f %% of the time: other programs run, and what is "
+                   "measured is the machine with them",
+                   100 * share);
+    o->log(o->log_arg, DT_LOG_WARNING, 0, line);
+}
+
 dt_status dti_measure_kernels(const dt_calibrate_options *o, double seconds, dt_machine *m)
 {
     const int all = m->nodes * m->devices_per_node;
@@ -363,13 +394,14 @@ dt_status dti_measure_kernels(const dt_calibrate_options *o, double seconds, dt_
     DT_TRY_TO(done, st, dt_run(&run, on_rank, j));
     for (int i = 0; i < N_BOOKS; i++) {
         notebook *b = &j->books[i];
+        double quick;
         for (int k = 0; k < b->n; k++)
             if (b->rows[k].n_means > 0) keep(m, &b->rows[k]);
-        if (b->n_steps > 0)
-            rest[n_rest++] =
-                fmax(dti_quick_of(b->bare, b->n_steps) - dti_quick_of(b->kernels, b->n_steps), 0) /
-                (double)b->calls;
+        if (b->n_steps == 0) continue;
+        quick = dti_quick_of(b->bare, b->n_steps);
+        rest[n_rest++] = fmax(quick - dti_quick_of(b->kernels, b->n_steps), 0) / (double)b->calls;
     }
+    warn(o, j);
     set_peaks(m);
     dti_figure_set(m, DT_FIGURE_EFFICIENCY, 1, "exact: operations are what kernels reached");
     dti_figure_set(m, DT_FIGURE_MEMORY_BANDWIDTH, j->bytes_per_second,

@@ -17,7 +17,7 @@ typedef struct dt_calibrate_options {
     int ranks;      /* of a node; 0: one for each core. More than cores share them */
     int threads;    /* of each rank; 0: cores / ranks, at least 1 */
     double seconds; /* to measure for, about; 20 */
-    dt_log_fn log;  /* what is measured; may be NULL */
+    dt_log_fn log;  /* warns of a machine that is busy; may be NULL */
     void *log_arg;
     const char *links; /* as in dt_run_options; between nodes they are called "dp", inside "tp" */
     const char *isa, *products; /* likewise */
