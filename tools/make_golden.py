@@ -22,8 +22,10 @@ decisions and asserts the bounds once more on the files it wrote:
     - beams stay the same under noise of 1e-4 of the largest |logit|
     - a router's choice of experts, on the prompt, is wider than 0.05 of the rms of its logits, and
       the same in bfloat16
+    - of the fixtures behind qwen3/relu2 (which 20 seeds are tried for), bfloat16 is off by no less
+      than it is on 32 other prompts on average
 
-Run, from the repository root (about five minutes; a name makes that fixture alone, and no README):
+Run, from the repository root (about ten minutes; a name makes that fixture alone, and no README):
 
     python3 tools/make_golden.py [llama/tied ...]
 
@@ -41,13 +43,17 @@ import tempfile
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import (AutoConfig, AutoModelForCausalLM, Gemma3Config, Gemma3TextConfig,
-                          GPTNeoConfig, LlamaConfig, LogitsProcessor, LogitsProcessorList,
-                          Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
+from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, CwmConfig,
+                          Exaone4Config, Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig,
+                          GPTNeoConfig, GraniteConfig, LlamaConfig, LogitsProcessor,
+                          LogitsProcessorList, Ministral3Config, MinistralConfig, Mistral3Config,
+                          MistralConfig, MixtralConfig, Phi3Config, Qwen2Config, Qwen3Config,
+                          Qwen3MoeConfig, SeedOssConfig, SmolLM3Config)
 
 NEW_TOKENS, BEAMS, BEAM_TOKENS = 40, 3, 12
 MIN_MARGIN, MIN_DISTINCT, MIN_GAP = 1e-3, 20, 0.05
 SEEDS, GAINS = range(1, 61), (1.5, 2.0, 3.0)
+WIDE_SEARCH, FEW_SEEDS = "qwen3/relu2", range(1, 21)  # the last with all seeds; those behind it
 
 NO_SPECIAL = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
@@ -229,10 +235,174 @@ FIXTURES = {
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
         "max_position_embeddings": 64, "hidden_act": "relu2", "tie_word_embeddings": True,
     }, 9, "float32", "squared relu instead of silu"),
+    "mistral/base": (MistralConfig, {
+        "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+        "max_position_embeddings": 64, "sliding_window": None,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+        "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
+    }, 12, "bfloat16", "no window; head_dim is not hidden/heads; stored in bf16; config.json in the "
+                       "spelling of Transformers 4"),
+    "mistral/uneven": (MistralConfig, {
+        "vocab_size": 83, "hidden_size": 30, "intermediate_size": 43, "num_hidden_layers": 3,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "max_position_embeddings": 64,
+        "sliding_window": 7, "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
+    }, 13, "float32", "a window of 7 on all layers; sizes that no rank count divides; one KV head"),
+    "mistral/multimodal": (Mistral3Config, {
+        "vocab_size": 90,
+        "text_config": {
+            "model_type": "mistral", "vocab_size": 90, "hidden_size": 32, "intermediate_size": 40,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "head_dim": 6, "max_position_embeddings": 64, "sliding_window": None,
+            "rms_norm_eps": 1e-5, "rope_theta": 1000.0, **NO_SPECIAL},
+        "vision_config": {
+            "model_type": "pixtral", "hidden_size": 8, "intermediate_size": 8, "head_dim": 4,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4},
+        "image_token_index": 89, "tie_word_embeddings": False,
+    }, 11, "float32", "the text part of a mistral3 checkpoint"),
+    "ministral/base": (MinistralConfig, {
+        "vocab_size": 84, "hidden_size": 30, "intermediate_size": 44, "num_hidden_layers": 3,
+        "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 8,
+        "max_position_embeddings": 64, "sliding_window": 6,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "tie_word_embeddings": True, "rms_norm_eps": 1e-6,
+    }, 10, "bfloat16", "windows by layer_types; tied; stored in bf16"),
+    "ministral/uneven": (MinistralConfig, {
+        "vocab_size": 77, "hidden_size": 26, "intermediate_size": 37, "num_hidden_layers": 2,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 6,
+        "max_position_embeddings": 64, "sliding_window": 20, "tie_word_embeddings": False,
+    }, 12, "float32", "sizes that no rank count divides; windows of all layers, longer than the "
+                      "prompt and shorter than the text"),
+    "ministral3/base": (Ministral3Config, {
+        "vocab_size": 88, "hidden_size": 32, "intermediate_size": 45, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "max_position_embeddings": 256, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": 64, "beta_fast": 2.0,
+            "beta_slow": 0.5, "llama_4_scaling_beta": 0.1},
+        "tie_word_embeddings": False,
+    }, 12, "bfloat16", "YaRN with both of its mscales; stored in bf16"),
+    "ministral3/multimodal": (Mistral3Config, {
+        "vocab_size": 79,
+        "text_config": {
+            "model_type": "ministral3", "vocab_size": 79, "hidden_size": 30,
+            "intermediate_size": 41, "num_hidden_layers": 2, "num_attention_heads": 3,
+            "num_key_value_heads": 3, "head_dim": 8, "max_position_embeddings": 256,
+            "sliding_window": 9, "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 1.0,
+                "mscale_all_dim": 1.0, "original_max_position_embeddings": 64, "beta_fast": 2.0,
+                "beta_slow": 0.5, "llama_4_scaling_beta": 0.1}, **NO_SPECIAL},
+        "vision_config": {
+            "model_type": "pixtral", "hidden_size": 8, "intermediate_size": 8, "head_dim": 4,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4},
+        "image_token_index": 78, "tie_word_embeddings": True,
+    }, 11, "float32", "a mistral3 checkpoint of the other text model; window; tied"),
+    "smollm3/base": (SmolLM3Config, {
+        "vocab_size": 92, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 7,
+    }, 12, "bfloat16", "every second layer without positions, which is windowed; tied; stored in "
+                       "bf16"),
+    "smollm3/uneven": (SmolLM3Config, {
+        "vocab_size": 81, "hidden_size": 30, "intermediate_size": 41, "num_hidden_layers": 3,
+        "num_attention_heads": 3, "num_key_value_heads": 1, "max_position_embeddings": 64,
+        "no_rope_layers": [1, 0, 1], "attention_bias": True, "mlp_bias": True,
+        "rope_parameters": {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0,
+                            "original_max_position_embeddings": 16},
+        "tie_word_embeddings": False,
+    }, 13, "float32", "sizes that no rank count divides; biases; layers without positions by name; "
+                      "YaRN; untied"),
+    "granite/base": (GraniteConfig, {
+        "vocab_size": 94, "hidden_size": 32, "intermediate_size": 45, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "embedding_multiplier": 3.0, "attention_multiplier": 0.25, "residual_multiplier": 0.6,
+        "logits_scaling": 6.0, "tie_word_embeddings": True, "rms_norm_eps": 1e-5,
+    }, 12, "bfloat16", "all four multipliers; tied; stored in bf16"),
+    "granite/uneven": (GraniteConfig, {
+        "vocab_size": 79, "hidden_size": 30, "intermediate_size": 43, "num_hidden_layers": 3,
+        "num_attention_heads": 5, "num_key_value_heads": 5, "max_position_embeddings": 64,
+        "embedding_multiplier": 12.0, "attention_multiplier": 0.3, "residual_multiplier": 0.22,
+        "logits_scaling": 0.7, "attention_bias": True, "mlp_bias": True,
+        "tie_word_embeddings": False,
+    }, 13, "float32", "sizes that no rank count divides; biases; untied"),
+    "seed_oss/base": (SeedOssConfig, {
+        "vocab_size": 93, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10,
+        "max_position_embeddings": 64, "tie_word_embeddings": False,
+    }, 12, "bfloat16", "biases on q, k and v by default; stored in bf16"),
+    "seed_oss/uneven": (SeedOssConfig, {
+        "vocab_size": 82, "hidden_size": 30, "intermediate_size": 43, "num_hidden_layers": 3,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 8,
+        "max_position_embeddings": 64, "attention_bias": False, "attention_out_bias": True,
+        "mlp_bias": True, "tie_word_embeddings": True,
+    }, 13, "float32", "sizes that no rank count divides; biases on o and the MLP; tied"),
+    "cwm/base": (CwmConfig, {
+        "vocab_size": 86, "hidden_size": 36, "intermediate_size": 46, "num_hidden_layers": 5,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6,
+        "bos_token_id": 0, "max_position_embeddings": 128, "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+    }, 12, "bfloat16", "each fourth layer full, from the first; llama3 RoPE; stored in bf16"),
+    "cwm/uneven": (CwmConfig, {
+        "vocab_size": 78, "hidden_size": 30, "intermediate_size": 41, "num_hidden_layers": 2,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 6, "sliding_window": 20,
+        "bos_token_id": 0, "max_position_embeddings": 64,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+        "tie_word_embeddings": True,
+    }, 11, "float32", "sizes that no rank count divides; windows by layer_types; tied"),
+    "exaone4/base": (Exaone4Config, {
+        "vocab_size": 90, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "sliding_window": 6, "sliding_window_pattern": 3, "tie_word_embeddings": False,
+    }, 12, "bfloat16", "norms behind attention and MLP, none before; every third layer full and "
+                       "without positions; stored in bf16"),
+    "exaone4/uneven": (Exaone4Config, {
+        "vocab_size": 77, "hidden_size": 30, "intermediate_size": 41, "num_hidden_layers": 2,
+        "num_attention_heads": 3, "num_key_value_heads": 3, "max_position_embeddings": 64,
+        "sliding_window": None, "layer_types": ["full_attention", "full_attention"],
+        "tie_word_embeddings": True,
+    }, 13, "float32", "sizes that no rank count divides; no windows, so all layers rotate; tied"),
+    "gemma/base": (GemmaConfig, {
+        "vocab_size": 92, "hidden_size": 32, "intermediate_size": 46, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 12,
+        "max_position_embeddings": 64, "hidden_act": "gelu",
+    }, 12, "bfloat16", "one KV head; gelu, which means its tanh here; stored in bf16"),
+    "gemma/uneven": (GemmaConfig, {
+        "vocab_size": 79, "hidden_size": 30, "intermediate_size": 43, "num_hidden_layers": 3,
+        "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 6,
+        "max_position_embeddings": 64, "attention_bias": True, "tie_word_embeddings": False,
+    }, 13, "float32", "sizes that no rank count divides; biases; untied"),
+    "gemma2/base": (Gemma2Config, {
+        "vocab_size": 92, "hidden_size": 32, "intermediate_size": 46, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10,
+        "max_position_embeddings": 64, "sliding_window": 6, "query_pre_attn_scalar": 12,
+        "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0,
+    }, 12, "bfloat16", "scores and logits capped; layers in turn local and global; stored in bf16"),
+    "gemma2/uneven": (Gemma2Config, {
+        "vocab_size": 79, "hidden_size": 30, "intermediate_size": 43, "num_hidden_layers": 2,
+        "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 6,
+        "max_position_embeddings": 64, "sliding_window": 20, "query_pre_attn_scalar": 6,
+        "layer_types": ["full_attention", "sliding_attention"], "attn_logit_softcapping": 3.0,
+        "final_logit_softcapping": None, "attention_bias": True, "tie_word_embeddings": False,
+    }, 13, "float32", "sizes that no rank count divides; windows longer than the prompt; scores "
+                      "alone capped; untied"),
+    "mixtral/base": (MixtralConfig, {
+        "vocab_size": 88, "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "num_local_experts": 5, "num_experts_per_tok": 2, "tie_word_embeddings": False,
+    }, 9, "float32", "experts in their own spelling, block_sparse_moe and w1, w2, w3"),
+    "mixtral/uneven": (MixtralConfig, {
+        "vocab_size": 77, "hidden_size": 30, "intermediate_size": 19, "num_hidden_layers": 2,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 8,
+        "max_position_embeddings": 64, "num_local_experts": 3, "num_experts_per_tok": 2,
+        "sliding_window": 7, "tie_word_embeddings": False,
+    }, 8, "float32", "sizes and experts that no rank count divides; all experts in one tensor; a "
+                     "window"),
 }
 
 
-OLD_SPELLING = ("llama/biases", "qwen2/dynamic")
+OLD_SPELLING = ("llama/biases", "qwen2/dynamic", "mistral/base")
 
 
 def is_norm(name):
@@ -242,7 +412,7 @@ def is_norm(name):
 
 def randomise(model, seed, gain):
     """Random values for every parameter: norms around 1, biases around 0, weights by fan-in."""
-    one = 0 if "Gemma3" in type(model).__name__ else 1  # which adds it itself
+    one = 0 if "Gemma" in type(model).__name__ else 1  # which adds it itself
     generator = torch.Generator().manual_seed(seed)
     tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     with torch.no_grad():
@@ -262,16 +432,22 @@ def randomise(model, seed, gain):
                 p.copy_(soft * gain * noise / math.sqrt(p.shape[-1]))
 
 
+def auto_class(model_type):
+    """Not all text parts of multimodal models are causal models to Transformers."""
+    return AutoModelForImageTextToText if model_type == "mistral3" else AutoModelForCausalLM
+
+
 def build(name, seed, gain):
     config_class, keys, _, dtype, _ = FIXTURES[name]
-    model = AutoModelForCausalLM.from_config(config_class(**keys, **NO_SPECIAL))
+    config = config_class(**{**NO_SPECIAL, **keys})
+    model = auto_class(config.model_type).from_config(config)
     randomise(model, seed, gain)
     return model.to(getattr(torch, dtype))
 
 
 def write_checkpoint(name, model, folder):
-    """save_pretrained; llama/sharded in three files, some in the older spelling, qwen3_moe/uneven
-    with the tensors that Transformers 5 computes with."""
+    """save_pretrained; llama/sharded in three files, some in the older spelling, mixtures of
+    experts that are uneven with the tensors that Transformers 5 computes with."""
     total = sum(p.numel() * p.element_size() for p in model.parameters())
     for limit in range(total // 3, total, 1024) if name == "llama/sharded" else [10 * total]:
         shutil.rmtree(folder, ignore_errors=True)
@@ -281,7 +457,7 @@ def write_checkpoint(name, model, folder):
             break
     for f in files:
         os.chmod(os.path.join(folder, f), 0o644)
-    if name == "qwen3_moe/uneven":
+    if name in ("qwen3_moe/uneven", "mixtral/uneven"):
         save_file(model.state_dict(), os.path.join(folder, "model.safetensors"), {"format": "pt"})
     if name in OLD_SPELLING:
         spell_as_version_4(os.path.join(folder, "config.json"))
@@ -309,8 +485,9 @@ def spell_as_version_4(path):
 
 def load(folder, dtype):
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
-        experts = {"experts_implementation": "eager"} if "num_experts_per_tok" in json.load(f) else {}
-    return AutoModelForCausalLM.from_pretrained(
+        config = json.load(f)
+    experts = {"experts_implementation": "eager"} if "num_experts_per_tok" in config else {}
+    return auto_class(config["model_type"]).from_pretrained(
         folder, dtype=dtype, attn_implementation="eager", **experts).eval()
 
 
@@ -339,6 +516,17 @@ def routing_gap(model, half, prompt):
     return min(gaps)
 
 
+def off_by(half, model, prompts):
+    """Of each prompt, the rms of what bfloat16 makes of the logits against float32."""
+    return (half(prompts).logits.float() - model(prompts).logits).pow(2).mean((1, 2)).sqrt()
+
+
+def is_lucky(half, model, prompt, vocab):
+    """Whether bfloat16 comes nearer here than it does on average: ours would be held against that."""
+    others = torch.randint(vocab, (32, len(prompt)), generator=torch.Generator().manual_seed(7))
+    return (off_by(half, model, prompt[None]) < off_by(half, model, others).mean()).item()
+
+
 def generate(model, prompt, **keys):
     """New tokens, and what else generate() was asked to return."""
     out = model.generate(prompt[None], attention_mask=torch.ones_like(prompt[None]),
@@ -361,29 +549,31 @@ class Noise(LogitsProcessor):
 
 
 @torch.no_grad()
-def expect(folder, prompt):
+def expect(folder, prompt, fair=False):
     """The expected tensors, and the numbers that say how safe they are to compare with."""
-    model, exact, half = (load(folder, t) for t in (torch.float32, torch.float64, torch.bfloat16))
+    model = load(folder, torch.float32)
     logits = model(prompt[None]).logits[0]
-    logits_bf16 = half(prompt[None]).logits[0].float()
     greedy, out = generate(model, prompt, max_new_tokens=NEW_TOKENS, output_logits=True)
     steps = torch.cat(out.logits)
     largest = max(steps.abs().max().item(), logits.abs().max().item())
     two = steps.topk(2).values
-    gap = routing_gap(model, half, prompt)
     safety = {
         "margin": (two[:, 0] - two[:, 1]).min().item() / largest,
         "distinct": len(set(greedy[0].tolist())),
         "largest": largest,
-        "bf16": ((logits_bf16 - logits).pow(2).mean().sqrt() / logits.pow(2).mean().sqrt()).item(),
     }
-    tensors = {"prompt": prompt, "logits_f32": logits, "logits_bf16": logits_bf16,
-               "greedy_f32": greedy[0].contiguous()}
+    tensors = {"prompt": prompt, "logits_f32": logits, "greedy_f32": greedy[0].contiguous()}
     if safety["margin"] <= MIN_MARGIN or safety["distinct"] < MIN_DISTINCT:
         return tensors, safety, "margin or variety"
-    if gap < MIN_GAP:
+    exact, half = (load(folder, t) for t in (torch.float64, torch.bfloat16))
+    if routing_gap(model, half, prompt) < MIN_GAP:
         return tensors, safety, "routing"
+    if fair and is_lucky(half, model, prompt, logits.shape[1] - 3):
+        return tensors, safety, "bfloat16"
 
+    logits_bf16 = half(prompt[None]).logits[0].float()
+    tensors["logits_bf16"] = logits_bf16
+    safety["bf16"] = ((logits_bf16 - logits).pow(2).mean() / logits.pow(2).mean()).sqrt().item()
     exact_logits = exact(prompt[None]).logits[0]
     assert torch.isfinite(exact_logits).all() and exact_logits.dtype == torch.float64
     safety["f32"] = (exact_logits - logits).abs().max().item() / largest
@@ -407,14 +597,18 @@ def make_prompt(name, seed):
     return torch.randint(keys["vocab_size"], (length,), generator=generator)
 
 
+def is_later(name):
+    return list(FIXTURES).index(name) > list(FIXTURES).index(WIDE_SEARCH)
+
+
 def search(name):
     """(margin, seed, gain) of the best candidate."""
-    best, dropped = None, {}
+    best, dropped, few = None, {}, is_later(name)
     with tempfile.TemporaryDirectory() as folder:
-        for seed in SEEDS:
+        for seed in FEW_SEEDS if few else SEEDS:
             for gain in GAINS:
                 build(name, seed, gain).save_pretrained(folder)
-                _, safety, fault = expect(folder, make_prompt(name, seed))
+                _, safety, fault = expect(folder, make_prompt(name, seed), few)
                 if fault:
                     dropped[fault] = dropped.get(fault, 0) + 1
                 elif best is None or safety["margin"] > best[0]:
@@ -430,7 +624,7 @@ def make(name, root):
     folder = os.path.join(root, name)
     prompt = make_prompt(name, seed)
     write_checkpoint(name, build(name, seed, gain), folder)
-    tensors, safety, fault = expect(folder, prompt)
+    tensors, safety, fault = expect(folder, prompt, is_later(name))
     assert fault is None, f"{name}: {fault}"
     assert tensors["logits_f32"].dtype == tensors["logits_bf16"].dtype == torch.float32
     assert tensors["greedy_f32"].shape == (NEW_TOKENS,)

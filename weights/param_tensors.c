@@ -9,23 +9,33 @@
 #include "parallel_styles/kind.h"
 #include "weights/param_tensors.h"
 
-enum { NAME_BYTES = DT_PARAM_NAME_BYTES + 32 }; /* and the number of an expert */
+enum {
+    NAME_BYTES = DT_PARAM_NAME_BYTES + 32, /* and the number of an expert */
+    SPELLED_BYTES = NAME_BYTES + 64
+};
 
-/* The tensor of that name, in any of the architecture's spellings; NULL if it is missing, or there
- * is no checkpoint. */
+/* `name` with what `s` says in place of its own; false: it says nothing of that name. */
+static bool respell(const dt_spelling *s, const char *name, char to[SPELLED_BYTES])
+{
+    const char *at = s->ours[0] == '.' ? strstr(name, s->ours) : name;
+    const size_t n = strlen(s->ours);
+
+    if (at == NULL || strncmp(at, s->ours, n) != 0) return false;
+    (void)snprintf(to, SPELLED_BYTES, "%.*s%s%s", (int)(at - name), name, s->theirs, at + n);
+    return true;
+}
+
+/* The tensor of that name, in any of the architecture's spellings: of its beginning, of its middle,
+ * or of both. NULL if it is missing, or there is no checkpoint. */
 static const dti_st_entry *find_name(const dti_ckpt *ckpt, const dt_spelling *spellings,
                                      const char *name)
 {
-    const dt_spelling *s = spellings;
     const dti_st_entry *e = ckpt != NULL ? dti_ckpt_find(ckpt, name) : NULL;
-    char other[NAME_BYTES + 64];
+    char other[SPELLED_BYTES];
 
-    for (; ckpt != NULL && e == NULL && s != NULL && s->ours != NULL; s++) {
-        const size_t n = strlen(s->ours);
-        if (strncmp(name, s->ours, n) != 0) continue;
-        (void)snprintf(other, sizeof other, "%s%s", s->theirs, name + n);
-        e = dti_ckpt_find(ckpt, other);
-    }
+    if (ckpt == NULL || spellings == NULL) return e;
+    for (const dt_spelling *s = spellings; e == NULL && s->ours != NULL; s++)
+        if (respell(s, name, other)) e = find_name(ckpt, s + 1, other);
     return e;
 }
 

@@ -21,10 +21,11 @@ extern "C" {
 typedef void (*dt_progress_fn)(void *arg, int64_t done, int64_t total);
 
 /* Another way to write the beginning of a tensor's name: base models leave a prefix out, others
- * have more. */
+ * have more. With a "." before it, a part anywhere in the name, which may differ as well; these
+ * stand behind those of beginnings. */
 typedef struct dt_spelling {
-    const char *ours;   /* "model." */
-    const char *theirs; /* "" */
+    const char *ours;   /* "model."; ".mlp." */
+    const char *theirs; /* ""; ".block_sparse_moe." */
 } dt_spelling;
 
 /* --- from a key ----------------------------------------------------------------------------- */

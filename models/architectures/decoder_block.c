@@ -5,25 +5,38 @@
  * vocabulary; B sequences of T tokens. */
 #include "models/architectures/decoder_block.h"
 
+#include <dtensor/half.h>
 #include <stdio.h>
 
 #include "models/architectures/config_keys.h"
 
+static dt_status read_ropes(dti_decoder *m, const dt_config *config,
+                            const dti_decoder_defaults *defaults)
+{
+    m->n_ropes = defaults->local_rope != NULL ? 2 : 1;
+    if (m->n_ropes == 1) return dti_rope_read(config, defaults->rope, &m->info, &m->rope[0]);
+    return dti_rope_read_kinds(config, defaults->rope, defaults->local_rope, &m->info, m->rope);
+}
+
 dt_status dti_decoder_read(dti_decoder *m, const dt_config *config,
                            const dti_decoder_defaults *defaults, dt_model_info *info)
 {
+    const char *key = defaults->activation_key, *activation = defaults->activation;
     const int64_t most = DTI_CONFIG_MAX_EXTENT;
 
     DT_TRY(dt_config_decoder(config, &defaults->shared, info));
     DT_TRY(dt_config_int(config, "intermediate_size", defaults->ff, 1, most, &m->ff));
     DT_TRY(dti_config_padding(config, defaults->padding, info->vocab_size, &m->padding));
     DT_TRY(dti_config_eps(config, "rms_norm_eps", defaults->eps, &m->eps));
-    DT_TRY(dt_config_activation(config, "hidden_act", "silu", &m->activation));
-    DT_TRY(dti_rope_read(config, defaults->rope, info, &m->rope));
-    info->max_positions = dti_rope_longest(&m->rope, info->max_positions);
+    DT_TRY(dt_config_activation(config, key != NULL ? key : "hidden_act",
+                                activation != NULL ? activation : "silu", &m->activation));
+    m->info = *info;
+    DT_TRY(read_ropes(m, config, defaults));
+    info->max_positions = dti_rope_longest(&m->rope[0], info->max_positions);
     m->info = *info;
     DT_TRY(dti_alloc_array((size_t)info->n_layers, sizeof *m->blocks, (void **)&m->blocks));
-    for (int64_t i = 0; i < info->n_layers; i++) m->blocks[i].attention = dt_config_attention(info);
+    for (int64_t i = 0; i < info->n_layers; i++)
+        m->blocks[i] = (dti_block){ .slides = true, .attention = dt_config_attention(info) };
     return DT_OK;
 }
 
@@ -34,28 +47,41 @@ dt_status dti_decoder_read_biases(dti_decoder *m, const dt_config *config)
     return DT_OK;
 }
 
-dt_status dti_decoder_read_windows(dti_decoder *m, const dt_config *config)
+/* A block that slides where there is no window: what says so is refused. */
+static dt_status no_window(const dt_config *config, const dt_config *types, int64_t i,
+                           const dti_windows *rule)
 {
-    int64_t window, first;
-    const dt_config quiet = dt_config_quietly(config);
-    dt_config types;
-    bool windowed;
+    const dt_config type = dt_config_item(types, (size_t)i);
+    const dt_config window = dt_config_member(config, "sliding_window");
 
-    DT_TRY(dt_config_bool(&quiet, "use_sliding_window", false, &windowed));
-    DT_TRY(dti_config_window(&quiet, 4096, &window));
-    DT_TRY(dt_config_int(&quiet, "max_window_layers", 28, 0, DTI_CONFIG_MAX_EXTENT, &first));
-    DT_TRY(dti_config_layer_types(&quiet, m->info.n_layers, &types));
+    if (rule->needed)
+        return dt_config_must_be(&window, DT_ERR_FORMAT, "a number: layer %lld is local",
+                                 (long long)i);
+    if (!dt_config_is_set(types)) return DT_OK;
+    return dt_config_must_be(&type, DT_ERR_FORMAT,
+                             "\"full_attention\": there is no window without %sa sliding_window",
+                             rule->asked ? "use_sliding_window true and " : "");
+}
+
+dt_status dti_decoder_windows(dti_decoder *m, const dt_config *config, const dti_windows *rule)
+{
+    const dt_config quiet = dt_config_quietly(config);
+    bool windowed = true;
+    dt_config types;
+    int64_t window;
+
+    if (rule->asked) DT_TRY(dt_config_bool(&quiet, "use_sliding_window", false, &windowed));
+    DT_TRY(dti_config_window(&quiet, rule->fallback, &window));
+    if (rule->typed) DT_TRY(dti_config_layer_types(&quiet, m->info.n_layers, &types));
     if (!windowed) window = 0;
     for (int64_t i = 0; i < m->info.n_layers; i++) {
-        const dt_config type = dt_config_item(&types, (size_t)i);
-        bool slides = window > 0 && i >= first;
-        DT_TRY(dti_config_slides(&types, i, &slides));
-        if (slides && window == 0)
-            return dt_config_must_be(&type, DT_ERR_FORMAT,
-                                     "\"full_attention\": there is no window without "
-                                     "use_sliding_window true and a sliding_window");
-        m->blocks[i].attention.window = slides ? window : 0;
-        DT_TRY(dti_config_say_window(config, i, m->blocks[i].attention.window));
+        dti_block *b = &m->blocks[i];
+        if (rule->typed) {
+            DT_TRY(dti_config_slides(&types, i, &b->slides));
+            if (b->slides && window == 0) DT_TRY(no_window(config, &types, i, rule));
+        }
+        b->attention.window = b->slides ? window : 0;
+        DT_TRY(dti_config_say_window(config, i, b->attention.window));
     }
     return DT_OK;
 }
@@ -72,11 +98,14 @@ static void pack(dt_builder *builder, const dt_model_info *c, int64_t ff)
     dt_builder_spec(builder, "mlp.gate_up_proj")->blocks[0] = (dt_axis_blocks){ 2, { half, half } };
 }
 
-dt_status dti_decoder_add_layers(void *self, const dt_model_info *c, dt_builder *builder)
+/* Layers of block i: rows of those that the architecture has. Norms have the names that their
+ * places give them. */
+static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *builder, int64_t i)
 {
-    dti_decoder *m = self;
+    dti_block *b = &m->blocks[i];
+    const dt_layer_kind *norm = m->norm_kind != NULL ? m->norm_kind : &dt_rms_norm_kind;
     const int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    const dt_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dt_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" }, none = { 0 };
     const dt_extent E = { c->head_dim, DT_UNIT_ROW, "head_dim" };
     const dt_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
     const dt_extent FF = { 2 * m->ff, DT_UNIT_ROW, "2 * intermediate_size" };
@@ -84,75 +113,73 @@ dt_status dti_decoder_add_layers(void *self, const dt_model_info *c, dt_builder 
     const dt_extent KV = { kv, DT_UNIT_KV_HEADS, "num_key_value_heads * head_dim" };
     const dt_extent QKV = { q + 2 * kv, DT_UNIT_ROW,
                             "num_attention_heads * head_dim + 2 * num_key_value_heads * head_dim" };
-    const dt_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" }, none = { 0 };
+    const bool qb = m->qkv_bias, ob = m->out_bias, mb = m->mlp_bias;
+    const bool before = m->norms != DTI_NORMS_BEHIND, behind = m->norms != DTI_NORMS_BEFORE;
+    const bool packed = m->packed, dense = !b->sparse, normed = m->head_norms;
+    const char *mlp_norm = behind ? "pre_feedforward_layernorm" : "post_attention_layernorm";
+    char name[40];
+
+    /* clang-format off */
+#define B(field) DTI_BLOCK(field)
+#define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
+    const struct { bool there; dt_layer_row row; } rows[] = {
+/*      there               field         name in the checkpoint        kind              out   in    bias   style on "tp"     tied to */
+        { before,           { B(norm1),     "input_layernorm",            norm,             D,    none, false, "replicate",      NULL } },
+        { true,             { B(attn),      "self_attn",                  &dt_point_kind,   none, none, false, "replicate",      NULL } },
+        { !packed,          { B(q),         "self_attn.q_proj",           &dt_linear_kind,  Q,    D,    qb,    "colwise",        NULL } },
+        { !packed,          { B(k),         "self_attn.k_proj",           &dt_linear_kind,  KV,   D,    qb,    "colwise",        NULL } },
+        { !packed,          { B(v),         "self_attn.v_proj",           &dt_linear_kind,  KV,   D,    qb,    "colwise",        NULL } },
+        { packed,           { B(qkv),       "self_attn.qkv_proj",         &dt_linear_kind,  QKV,  D,    qb,    "packed_colwise", NULL } },
+        { true,             { B(o),         "self_attn.o_proj",           &dt_linear_kind,  D,    Q,    ob,    "rowwise",        NULL } },
+        { behind,           { B(out_norm1), "post_attention_layernorm",   norm,             D,    none, false, "replicate",      NULL } },
+        { before,           { B(norm2),     mlp_norm,                     norm,             D,    none, false, "replicate",      NULL } },
+        { true,             { B(mlp),       "mlp",                        &dt_point_kind,   none, none, false, "replicate",      NULL } },
+        { dense && !packed, { B(gate),      "mlp.gate_proj",              &dt_linear_kind,  F,    D,    mb,    "colwise",        NULL } },
+        { dense && !packed, { B(up),        "mlp.up_proj",                &dt_linear_kind,  F,    D,    mb,    "colwise",        NULL } },
+        { dense && packed,  { B(gate_up),   "mlp.gate_up_proj",           &dt_linear_kind,  FF,   D,    mb,    "packed_colwise", NULL } },
+        { dense,            { B(down),      "mlp.down_proj",              &dt_linear_kind,  D,    F,    mb,    "rowwise",        NULL } },
+        { behind,           { B(out_norm2), "post_feedforward_layernorm", norm,             D,    none, false, "replicate",      NULL } },
+        { normed,           { B(q_norm),    "self_attn.q_norm",           norm,             E,    none, false, PER_HEAD,         NULL } },
+        { normed,           { B(k_norm),    "self_attn.k_norm",           norm,             E,    none, false, PER_HEAD,         NULL } },
+    };
+#undef PER_HEAD
+    /* clang-format on */
+
+    (void)snprintf(name, sizeof name, "model.layers.%lld", (long long)i);
+    for (size_t k = 0; k < DT_COUNT(rows); k++) {
+        if (rows[k].there) DT_TRY(dt_builder_add(builder, name, &rows[k].row, 1, b));
+        if (rows[k].row.field == B(mlp) && b->sparse)
+            DT_TRY(dti_moe_add_layers(m, name, builder, b));
+    }
+#undef B
+    if (packed) pack(builder, c, m->ff);
+    return DT_OK;
+}
+
+dt_status dti_decoder_add_layers(void *self, const dt_model_info *c, dt_builder *builder)
+{
+    dti_decoder *m = self;
+    const dt_layer_kind *norm = m->norm_kind != NULL ? m->norm_kind : &dt_rms_norm_kind;
+    const dt_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" }, none = { 0 };
+    const dt_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" };
     const char *tied = c->tied ? "model.embed_tokens" : NULL;
     const dt_row_settings shared = { { c->n_heads, c->n_kv_heads, c->head_dim }, m->eps };
-    const bool qb = m->qkv_bias, ob = m->out_bias, mb = m->mlp_bias;
 
     /* clang-format off */
 #define M(field) offsetof(dti_decoder, field)
-#define B(field) DTI_BLOCK(field)
-#define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
     const dt_layer_row model[] = {
 /*      field         name in the checkpoint       kind                 out   in    bias   style on "tp"        tied to */
         { M(embed),   "model.embed_tokens",        &dt_embedding_kind,  V,    D,    false, "embedding_rowwise", NULL },
-        { M(norm),    "model.norm",                &dt_rms_norm_kind,   D,    none, false, "replicate",         NULL },
+        { M(norm),    "model.norm",                norm,                D,    none, false, "replicate",         NULL },
         { M(head),    "lm_head",                   &dt_linear_kind,     V,    D,    false, "colwise",           tied },
     };
-    const dt_layer_row before[] = {
-        { B(norm1),   "input_layernorm",           &dt_rms_norm_kind,   D,    none, false, "replicate",         NULL },
-        { B(attn),    "self_attn",                 &dt_point_kind,      none, none, false, "replicate",         NULL },
-    };
-    const dt_layer_row q_k_v[] = {
-        { B(q),       "self_attn.q_proj",          &dt_linear_kind,     Q,    D,    qb,    "colwise",           NULL },
-        { B(k),       "self_attn.k_proj",          &dt_linear_kind,     KV,   D,    qb,    "colwise",           NULL },
-        { B(v),       "self_attn.v_proj",          &dt_linear_kind,     KV,   D,    qb,    "colwise",           NULL },
-    };
-    const dt_layer_row qkv[] = {
-        { B(qkv),     "self_attn.qkv_proj",        &dt_linear_kind,     QKV,  D,    qb,    "packed_colwise",    NULL },
-    };
-    const dt_layer_row between[] = {
-        { B(o),       "self_attn.o_proj",          &dt_linear_kind,     D,    Q,    ob,    "rowwise",           NULL },
-        { B(norm2),   "post_attention_layernorm",  &dt_rms_norm_kind,   D,    none, false, "replicate",         NULL },
-        { B(mlp),     "mlp",                       &dt_point_kind,      none, none, false, "replicate",         NULL },
-    };
-    const dt_layer_row gate_and_up[] = {
-        { B(gate),    "mlp.gate_proj",             &dt_linear_kind,     F,    D,    mb,    "colwise",           NULL },
-        { B(up),      "mlp.up_proj",               &dt_linear_kind,     F,    D,    mb,    "colwise",           NULL },
-    };
-    const dt_layer_row gate_up[] = {
-        { B(gate_up), "mlp.gate_up_proj",          &dt_linear_kind,     FF,   D,    mb,    "packed_colwise",    NULL },
-    };
-    const dt_layer_row down[] = {
-        { B(down),    "mlp.down_proj",             &dt_linear_kind,     D,    F,    mb,    "rowwise",           NULL },
-    };
-    const dt_layer_row head_norms[] = {
-        { B(q_norm),  "self_attn.q_norm",          &dt_rms_norm_kind,   E,    none, false, PER_HEAD,            NULL },
-        { B(k_norm),  "self_attn.k_norm",          &dt_rms_norm_kind,   E,    none, false, PER_HEAD,            NULL },
-    };
 #undef M
-#undef B
-#undef PER_HEAD
-#define ADD(rows) dt_builder_add(builder, name, rows, (int)DT_COUNT(rows), b)
     /* clang-format on */
 
     dt_builder_settings(builder, &shared);
     DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
     dt_builder_spec(builder, "model.embed_tokens")->padding = m->padding;
-    for (int64_t i = 0; i < c->n_layers; i++) {
-        dti_block *b = &m->blocks[i];
-        char name[40];
-        (void)snprintf(name, sizeof name, "model.layers.%lld", (long long)i);
-        DT_TRY(ADD(before));
-        DT_TRY(m->packed ? ADD(qkv) : ADD(q_k_v));
-        DT_TRY(ADD(between));
-        if (b->sparse) DT_TRY(dti_moe_add_layers(m, name, builder, b));
-        if (!b->sparse) DT_TRY(m->packed ? ADD(gate_up) : ADD(gate_and_up));
-        if (!b->sparse) DT_TRY(ADD(down));
-        if (m->head_norms) DT_TRY(ADD(head_norms));
-        if (m->packed) pack(builder, c, m->ff);
-    }
-#undef ADD
+    for (int64_t i = 0; i < c->n_layers; i++) DT_TRY(add_block(m, c, builder, i));
     return DT_OK;
 }
 
@@ -161,13 +188,19 @@ dt_status dti_decoder_prepare(void *self, dt_mesh *mesh, const dt_model_info *in
     dti_decoder *m = self;
 
     m->info = *info;
-    return dti_rope_prepare(&m->rope, mesh);
+    for (int i = 0; i < m->n_ropes; i++) DT_TRY(dti_rope_prepare(&m->rope[i], mesh));
+    return DT_OK;
 }
 
-/* x [B, T, H, E], each head normed by itself; x as it is where the block has no such norm. */
-static dt_tensor *norm_heads(dt_tape *t, const dt_layer *norm, dt_tensor *x)
+/* x normed, each head by itself where it has heads; as it is where there is no such norm. */
+static dt_tensor *normed(dt_tape *t, const dt_layer *norm, dt_tensor *x)
 {
     return norm != NULL ? dt_layer_forward(t, norm, x) : x;
+}
+
+static dt_tensor *scaled(dt_tape *t, dt_tensor *x, double scale)
+{
+    return scale != 0.0 && scale != 1.0 ? dt_mul_scalar(t, x, scale) : x;
 }
 
 /* What `layer` makes of n; where it is packed with others, `size` columns of what they all made. */
@@ -184,14 +217,19 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
     const dti_decoder *m = at->self;
     const dti_block *b = &m->blocks[at->i];
     const int64_t e = m->info.head_dim, Q = m->info.n_heads * e, KV = m->info.n_kv_heads * e;
-    dt_tensor *rope = at->in->tables[0];
+    dt_tensor *rope = b->rope != DTI_NO_ROPE ? at->in->tables[b->rope] : NULL;
 
     dt_tensor *qkv = m->packed ? dt_layer_forward(t, b->qkv, n) : NULL;
-    dt_tensor *q = norm_heads(t, b->q_norm, dt_heads(t, part(t, b->q, n, qkv, 0, Q), e));
-    dt_tensor *k = norm_heads(t, b->k_norm, dt_heads(t, part(t, b->k, n, qkv, Q, KV), e));
+    dt_tensor *q = normed(t, b->q_norm, dt_heads(t, part(t, b->q, n, qkv, 0, Q), e));
+    dt_tensor *k = normed(t, b->k_norm, dt_heads(t, part(t, b->k, n, qkv, Q, KV), e));
     dt_tensor *v = dt_heads(t, part(t, b->v, n, qkv, Q + KV, KV), e);
-    dt_tensor *a = dt_cached_attention(t, at->pass, at->i, dt_rope(t, q, rope), dt_rope(t, k, rope),
-                                       v, &b->attention);
+    dt_tensor *a;
+
+    if (b->rope != DTI_NO_ROPE) {
+        q = dt_rope(t, q, rope);
+        k = dt_rope(t, k, rope);
+    }
+    a = dt_cached_attention(t, at->pass, at->i, q, k, v, &b->attention);
     return dt_layer_forward(t, b->o, a);
 }
 
@@ -215,16 +253,31 @@ static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
     return b->sparse ? dti_moe_forward(m, b, t, n) : gated(m, b, t, n);
 }
 
+/* A factor as the dtype holds it: of 1152 columns 33.94, in bf16 34. */
+static double rounded(double value, dt_dtype dtype)
+{
+    const float f = (float)value;
+
+    if (dtype == DT_BF16) return (double)dt_bf16_to_f32(dt_f32_to_bf16(f));
+    if (dtype == DT_F16) return (double)dt_f16_to_f32(dt_f32_to_f16(f));
+    return (double)f;
+}
+
 dt_tensor *dti_decoder_embed(const void *self, dt_tape *t, const dt_model_pass *pass)
 {
-    return dt_layer_forward(t, ((const dti_decoder *)self)->embed, pass->ids);
+    const dti_decoder *m = self;
+    const double scale =
+        m->embed_scale_rounds ? rounded(m->embed_scale, m->info.dtype) : m->embed_scale;
+
+    return scaled(t, dt_layer_forward(t, m->embed, pass->ids), scale);
 }
 
 void dti_decoder_tables(const void *self, dt_tape *t, const dt_model_pass *pass, dt_tensor **tables)
 {
     const dti_decoder *m = self;
 
-    tables[0] = dti_rope_table(t, &m->rope, pass, m->info.dtype);
+    for (int i = 0; i < m->n_ropes; i++)
+        tables[i] = dti_rope_table(t, &m->rope[i], pass, m->info.dtype);
 }
 
 dt_tensor *dti_decoder_block(const void *self, dt_tape *t, const dt_model_pass *pass, int64_t i,
@@ -233,44 +286,58 @@ dt_tensor *dti_decoder_block(const void *self, dt_tape *t, const dt_model_pass *
     const dti_decoder *m = self;
     const dti_block *b = &m->blocks[i];
     const dt_block_context at = { self, pass, i, in };
-    dt_tensor *n = dt_layer_forward(t, b->norm1, in->x);
-    dt_tensor *h = dt_add(t, in->x, dt_layer_block(t, b->attn, n, attention, &at));
+    dt_tensor *y = dt_layer_block(t, b->attn, normed(t, b->norm1, in->x), attention, &at);
+    dt_tensor *h = dt_add(t, in->x, scaled(t, normed(t, b->out_norm1, y), m->residual_scale));
 
-    n = dt_layer_forward(t, b->norm2, h);
-    return dt_add(t, h, dt_layer_block(t, b->mlp, n, feed_forward, &at));
+    y = dt_layer_block(t, b->mlp, normed(t, b->norm2, h), feed_forward, &at);
+    return dt_add(t, h, scaled(t, normed(t, b->out_norm2, y), m->residual_scale));
 }
 
 dt_tensor *dti_decoder_head(const void *self, dt_tape *t, dt_tensor *x)
 {
     const dti_decoder *m = self;
 
-    return dt_layer_forward(t, m->head, dt_layer_forward(t, m->norm, x));
+    x = dt_layer_forward(t, m->head, dt_layer_forward(t, m->norm, x));
+    x = scaled(t, x, m->logit_scale);
+    return m->logit_cap > 0.0 ? dt_soft_cap(t, x, m->logit_cap) : x;
 }
 
 int64_t dti_decoder_turn(const void *self)
 {
-    return dti_rope_turn(&((const dti_decoder *)self)->rope);
+    return dti_rope_turn(&((const dti_decoder *)self)->rope[0]);
 }
 
 bool dti_decoder_repeats(const void *self)
 {
-    return dti_rope_repeats(&((const dti_decoder *)self)->rope);
+    return dti_rope_repeats(&((const dti_decoder *)self)->rope[0]);
 }
 
 void dti_decoder_release(void *self)
 {
     dti_decoder *m = self;
 
-    dti_rope_release(&m->rope);
+    for (int i = 0; i < m->n_ropes; i++) dti_rope_release(&m->rope[i]);
     dti_free(m->blocks);
 }
 
 /* Rotations are made by every rank; norms of heads are layers of some of this family. */
-const char *const dti_decoder_unlaid[] = { "model.rotary_emb", "model.layers.*.self_attn.q_norm",
+const char *const dti_decoder_unlaid[] = { "model.rotary_emb", "model.rotary_emb_local",
+                                           "model.layers.*.self_attn.q_norm",
                                            "model.layers.*.self_attn.k_norm", NULL };
 
-/* Frequencies that old files hold as buffers. */
+/* Frequencies that old files hold as buffers; and what turns images into tokens. */
 const char *const dti_decoder_ignored[] = { "rotary_emb.inv_freq", NULL };
+const char *const dti_wrapped_ignored[] = { "rotary_emb.inv_freq",          "vision_tower.",
+                                            "multi_modal_projector.",       "model.vision_tower.",
+                                            "model.multi_modal_projector.", NULL };
 
-/* Base models are stored without the prefix. */
+/* Base models are stored without the prefix; names of multimodal checkpoints are as before and
+ * after Transformers 4.52. */
 const dt_spelling dti_decoder_spellings[] = { { "model.", "" }, { NULL, NULL } };
+const dt_spelling dti_wrapped_spellings[] = { { "model.", "" },
+                                              { "model.", "language_model.model." },
+                                              { "model.", "model.language_model." },
+                                              { "model.", "language_model." },
+                                              { "lm_head.", "language_model.lm_head." },
+                                              { "lm_head.", "model.lm_head." },
+                                              { NULL, NULL } };

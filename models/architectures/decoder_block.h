@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decoder of Llama and its kin: RMS norms before attention and before a gated feed-forward,
- * rotary positions, grouped key-value heads. An architecture of this family is what it reads
- * from its configuration. */
+ * The decoder of Llama and its kin: RMS norms around attention and a gated feed-forward, rotary
+ * positions, grouped key-value heads. An architecture of this family is what it reads from its
+ * configuration: what they differ in are fields. */
 #ifndef DTI_BLOCK_DECODER_H
 #define DTI_BLOCK_DECODER_H
 
@@ -10,13 +10,25 @@
 #include "models/architectures/named_plans.h"
 #include "models/architectures/rotary.h"
 
+enum { DTI_MAX_ROPES = 2, DTI_NO_ROPE = -1 };
+
+/* Where norms stand: before attention and feed-forward, behind them, or both. */
+typedef enum dti_norm_places {
+    DTI_NORMS_BEFORE,
+    DTI_NORMS_AROUND,
+    DTI_NORMS_BEHIND
+} dti_norm_places;
+
 /* One block. Layers that an architecture has no row for stay NULL. */
 typedef struct dti_block {
-    dt_layer *norm1, *attn, *q, *k, *v, *q_norm, *k_norm, *o;
-    dt_layer *norm2, *mlp, *gate, *up, *down;
+    dt_layer *norm1, *attn, *q, *k, *v, *q_norm, *k_norm, *o, *out_norm1;
+    dt_layer *norm2, *mlp, *gate, *up, *down, *out_norm2;
     dt_layer *qkv, *gate_up; /* in place of q, k, v and of gate, up, where they are packed */
     dt_layer *router, *experts, *experts_down; /* with gate_up in place of gate, up, down: moe.c */
     bool sparse;                               /* it has experts */
+    bool slides;                               /* it has the window, if there is one */
+    int rope;                                  /* how it rotates: of the decoder's ropes, or
+                                                * DTI_NO_ROPE */
     dt_attention_options attention;            /* window 0: all keys */
 } dti_block;
 
@@ -25,23 +37,31 @@ typedef struct dti_block {
 /* The mixture of experts of sparse blocks. */
 typedef struct dti_moe {
     int64_t n_experts, n_chosen, ff;
-    bool normalise; /* weights of the chosen experts add up to 1 */
+    bool normalise;                /* weights of the chosen experts add up to 1 */
+    const char *ff_key, *both_key; /* of config.json: "moe_intermediate_size", "2 * ..." */
+    const char *parts[3]; /* gate, up and down of one expert in files; NULL: as they are here */
 } dti_moe;
 
 /* `self` of these architectures. The first half is filled by their read_config(). */
 typedef struct dti_decoder {
     dt_model_info info;
-    dti_rope rope;
+    dti_rope rope[DTI_MAX_ROPES];
+    int n_ropes;
     int64_t ff;
     int64_t padding; /* of the embedding, as its spec has it */
     const dt_activation *activation;
+    const dt_layer_kind *norm_kind; /* of all norms; NULL: RMS norms */
+    dti_norm_places norms;
     bool qkv_bias;
     bool out_bias;
     bool mlp_bias;
     bool packed;     /* q, k and v are one matrix, gate and up another */
     bool head_norms; /* every query and key head is normed before the rotation */
     float eps;
-    dti_moe moe; /* of sparse blocks */
+    double embed_scale, residual_scale, logit_scale; /* products; 0: none */
+    bool embed_scale_rounds;                         /* to the dtype, before the product */
+    double logit_cap;                                /* 0: none */
+    dti_moe moe;                                     /* of sparse blocks */
 
     dt_layer *embed, *norm, *head;
     dti_block *blocks; /* [n_layers] */
@@ -53,8 +73,19 @@ typedef struct dti_decoder_defaults {
     int64_t ff;
     int64_t padding; /* one more than pad_token_id; 0: none */
     double eps;
-    const dti_rope_keys *rope; /* NULL: those of Llama */
+    const dti_rope_keys *rope;               /* NULL: those of Llama */
+    const dti_rope_keys *local_rope;         /* of blocks that slide; NULL: the same */
+    const char *activation_key, *activation; /* NULL: hidden_act, silu */
 } dti_decoder_defaults;
+
+/* How blocks come to their windows. */
+typedef struct dti_windows {
+    int64_t fallback; /* sliding_window where config.json has no such key; 0: none */
+    bool asked;       /* it counts only with use_sliding_window */
+    bool typed;       /* layer_types says which blocks have it, and without it `slides` of blocks
+                       * does; false: all have it */
+    bool needed;      /* there must be one where a block slides */
+} dti_windows;
 
 /* What the configurations of all of them have, and blocks with full attention. What is an
  * architecture's own comes after it. */
@@ -64,10 +95,17 @@ dt_status dti_decoder_read(dti_decoder *m, const dt_config *config,
 /* "attention_bias": of queries, keys, values and of what comes out. */
 dt_status dti_decoder_read_biases(dti_decoder *m, const dt_config *config) DT_MUST_USE;
 
-/* The windows of Qwen2 and Qwen3: sliding_window counts where use_sliding_window is true, for the
- * layers that layer_types names, or else from layer max_window_layers on. After
- * dti_decoder_read(). */
-dt_status dti_decoder_read_windows(dti_decoder *m, const dt_config *config) DT_MUST_USE;
+/* sliding_window, use_sliding_window and layer_types: the window of each block, and whether it
+ * slides. After dti_decoder_read(), which lets all slide. */
+dt_status dti_decoder_windows(dti_decoder *m, const dt_config *config,
+                              const dti_windows *rule) DT_MUST_USE;
+
+/* Those of Qwen2 and Qwen3: without layer_types they begin at layer max_window_layers. */
+dt_status dti_qwen_windows(dti_decoder *m, const dt_config *config) DT_MUST_USE;
+
+/* "num_experts_per_tok" of the experts that `key` counts. */
+dt_status dti_moe_read(dti_moe *moe, const dt_config *config, const char *key, int64_t n_experts,
+                       int64_t n_chosen) DT_MUST_USE;
 
 /* A block's mixture of experts (moe.c): its layers, and what it makes of n [B, T, D]. */
 dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder *builder,
@@ -90,18 +128,24 @@ bool dti_decoder_repeats(const void *self);
 extern const char *const dti_decoder_ignored[], *const dti_decoder_unlaid[];
 extern const dt_spelling dti_decoder_spellings[];
 
+/* The same of the text part of models that see images. */
+extern const char *const dti_wrapped_ignored[];
+extern const dt_spelling dti_wrapped_spellings[];
+
 /* An architecture of this family: its model_type, the classes of model and block as Transformers
- * names them, and its read_config(). */
-#define DTI_DECODER_ARCH(type, class, block_class_, read, plans_)                                  \
+ * names them, and its read_config(). What is given behind these overrides: of a text part
+ * DTI_WRAPPED. */
+#define DTI_DECODER_ARCH(type, class, block_class_, read, ...)                                     \
     {                                                                                              \
         .size = sizeof(dt_arch), .model_type = (type), .class_name = (class),                      \
-        .self_bytes = sizeof(dti_decoder), .spellings = dti_decoder_spellings,                     \
-        .ignored = dti_decoder_ignored, .read_config = (read),                                     \
+        .self_bytes = sizeof(dti_decoder), .read_config = (read),                                  \
         .add_layers = dti_decoder_add_layers, .prepare = dti_decoder_prepare,                      \
         .embed = dti_decoder_embed, .tables = dti_decoder_tables, .block = dti_decoder_block,      \
         .head = dti_decoder_head, .release = dti_decoder_release, .turn = dti_decoder_turn,        \
         .repeats = dti_decoder_repeats, .block_class = (block_class_), .blocks = "model.layers.*", \
-        .plans = (plans_), .unlaid = dti_decoder_unlaid                                            \
+        .unlaid = dti_decoder_unlaid, __VA_ARGS__                                                  \
     }
+#define DTI_PLAIN   .spellings = dti_decoder_spellings, .ignored = dti_decoder_ignored
+#define DTI_WRAPPED .spellings = dti_wrapped_spellings, .ignored = dti_wrapped_ignored
 
 #endif

@@ -22,5 +22,5 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     return DT_OK;
 }
 
-const dt_arch dti_arch_llama =
-    DTI_DECODER_ARCH("llama", "LlamaForCausalLM", "LlamaDecoderLayer", read_config, dti_nemo_llama);
+const dt_arch dti_arch_llama = DTI_DECODER_ARCH("llama", "LlamaForCausalLM", "LlamaDecoderLayer",
+                                                read_config, DTI_PLAIN, .plans = dti_nemo_llama);

@@ -2,7 +2,23 @@
  *
  * The feed-forward of a sparse block: a router, and the experts that it chooses for each token.
  * D model width, N experts, F width of one; G = 2 F, gate | up. */
+#include "models/architectures/config_keys.h"
 #include "models/architectures/decoder_block.h"
+
+dt_status dti_moe_read(dti_moe *moe, const dt_config *config, const char *key, int64_t n_experts,
+                       int64_t n_chosen)
+{
+    const dt_config quiet = dt_config_quietly(config);
+    const dt_config chosen = dt_config_member(config, "num_experts_per_tok");
+
+    DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu")); /* the experts' own */
+    DT_TRY(dt_config_int(&quiet, key, n_experts, 1, 65536, &moe->n_experts));
+    DT_TRY(dt_config_int(config, "num_experts_per_tok", n_chosen, 1, 65536, &moe->n_chosen));
+    if (moe->n_chosen > moe->n_experts)
+        return dt_config_must_be(&chosen, DT_ERR_FORMAT, "at most %s, %lld", key,
+                                 (long long)moe->n_experts);
+    return DT_OK;
+}
 
 dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder *builder,
                              dti_block *b)
@@ -10,8 +26,8 @@ dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder 
     const dti_moe *c = &m->moe;
     const dt_extent D = { m->info.hidden_size, DT_UNIT_ROW, "hidden_size" }, none = { 0 };
     const dt_extent N = { c->n_experts, DT_UNIT_ROW, "num_experts" };
-    const dt_extent F = { c->ff, DT_UNIT_ROW, "moe_intermediate_size" };
-    const dt_extent G = { 2 * c->ff, DT_UNIT_ROW, "2 * moe_intermediate_size" };
+    const dt_extent F = { c->ff, DT_UNIT_ROW, c->ff_key };
+    const dt_extent G = { 2 * c->ff, DT_UNIT_ROW, c->both_key };
     dt_layer_spec *spec;
 
     /* clang-format off */
@@ -28,11 +44,11 @@ dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder 
     spec = dt_builder_spec(builder, "mlp.experts.gate_up_proj");
     spec->axis[2].extent = c->n_experts;
     spec->blocks[0] = (dt_axis_blocks){ 2, { { c->ff, DT_UNIT_ROW }, { c->ff, DT_UNIT_ROW } } };
-    spec->parts[0] = "gate_proj";
-    spec->parts[1] = "up_proj";
+    spec->parts[0] = c->parts[0] != NULL ? c->parts[0] : "gate_proj";
+    spec->parts[1] = c->parts[1] != NULL ? c->parts[1] : "up_proj";
     spec = dt_builder_spec(builder, "mlp.experts.down_proj");
     spec->axis[2].extent = c->n_experts;
-    spec->parts[0] = "down_proj";
+    spec->parts[0] = c->parts[2] != NULL ? c->parts[2] : "down_proj";
     return DT_OK;
 }
 

@@ -3,7 +3,6 @@
  * Phi-3: Llama's block (decoder_block.c) with queries, keys and values in one matrix and gate and
  * up in another. Each is cut block by block, so that a rank holds its heads of q, k and v and its
  * columns of gate and up; Transformers gathers both instead. */
-#include "models/architectures/config_keys.h"
 #include "models/architectures/decoder_block.h"
 
 static dt_status read_config(void *self, const dt_config *config, dt_model_info *info)
@@ -22,19 +21,13 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
                                                    .padding = 32000 + 1,
                                                    .eps = 1e-5,
                                                    .rope = &rotary };
+    static const dti_windows windows = { .fallback = 0 };
     dti_decoder *m = self;
-    const dt_config quiet = dt_config_quietly(config);
-    int64_t window;
 
     DT_TRY(dti_decoder_read(m, config, &defaults, info));
-    DT_TRY(dti_config_window(&quiet, 0, &window));
     m->packed = true;
-    for (int64_t i = 0; i < info->n_layers; i++) {
-        m->blocks[i].attention.window = window;
-        DT_TRY(dti_config_say_window(config, i, window));
-    }
-    return DT_OK;
+    return dti_decoder_windows(m, config, &windows);
 }
 
 const dt_arch dti_arch_phi3 =
-    DTI_DECODER_ARCH("phi3", "Phi3ForCausalLM", "Phi3DecoderLayer", read_config, NULL);
+    DTI_DECODER_ARCH("phi3", "Phi3ForCausalLM", "Phi3DecoderLayer", read_config, DTI_PLAIN);

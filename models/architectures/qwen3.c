@@ -20,8 +20,8 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     DT_TRY(dti_decoder_read(m, config, &defaults, info));
     DT_TRY(dti_decoder_read_biases(m, config));
     m->head_norms = true;
-    return dti_decoder_read_windows(m, config);
+    return dti_qwen_windows(m, config);
 }
 
-const dt_arch dti_arch_qwen3 =
-    DTI_DECODER_ARCH("qwen3", "Qwen3ForCausalLM", "Qwen3DecoderLayer", read_config, dti_nemo_qwen);
+const dt_arch dti_arch_qwen3 = DTI_DECODER_ARCH("qwen3", "Qwen3ForCausalLM", "Qwen3DecoderLayer",
+                                                read_config, DTI_PLAIN, .plans = dti_nemo_qwen);

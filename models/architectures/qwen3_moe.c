@@ -10,18 +10,13 @@ static dt_status read_experts(const dt_config *config, dti_moe *moe)
 {
     const dt_config old = dt_config_member(config, "num_experts");
     const char *key = dt_config_is_set(&old) ? "num_experts" : "num_local_experts";
-    const dt_config quiet = dt_config_quietly(config);
     const int64_t max = DTI_CONFIG_MAX_EXTENT;
 
-    DT_TRY(dt_config_int(&quiet, key, 128, 1, 65536, &moe->n_experts));
+    DT_TRY(dti_moe_read(moe, config, key, 128, 8));
     DT_TRY(dt_config_say(&old, "%lld", (long long)moe->n_experts));
-    DT_TRY(dt_config_int(config, "num_experts_per_tok", 8, 1, 65536, &moe->n_chosen));
-    if (moe->n_chosen > moe->n_experts) {
-        const dt_config chosen = dt_config_member(config, "num_experts_per_tok");
-        return dt_config_must_be(&chosen, DT_ERR_FORMAT, "at most %s, %lld", key,
-                                 (long long)moe->n_experts);
-    }
-    DT_TRY(dt_config_int(config, "moe_intermediate_size", 768, 1, max / 2, &moe->ff));
+    moe->ff_key = "moe_intermediate_size";
+    moe->both_key = "2 * moe_intermediate_size";
+    DT_TRY(dt_config_int(config, moe->ff_key, 768, 1, max / 2, &moe->ff));
     DT_TRY(dt_config_bool(config, "norm_topk_prob", false, &moe->normalise));
     return DT_OK;
 }
@@ -44,22 +39,6 @@ static dt_status read_sparse(const dt_config *config, dti_decoder *m)
     return DT_OK;
 }
 
-/* A window, if there is one, holds for every layer. */
-static dt_status read_window(const dt_config *config, dti_decoder *m)
-{
-    const dt_config quiet = dt_config_quietly(config);
-    int64_t window;
-    bool windowed;
-
-    DT_TRY(dt_config_bool(&quiet, "use_sliding_window", false, &windowed));
-    DT_TRY(dti_config_window(&quiet, 4096, &window));
-    for (int64_t i = 0; i < m->info.n_layers; i++) {
-        m->blocks[i].attention.window = windowed ? window : 0;
-        DT_TRY(dti_config_say_window(config, i, m->blocks[i].attention.window));
-    }
-    return DT_OK;
-}
-
 static dt_status read_config(void *self, const dt_config *config, dt_model_info *info)
 {
     static const dti_decoder_defaults defaults = { .shared = { .vocab = 151936,
@@ -70,16 +49,16 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
                                                                .positions = 32768 },
                                                    .ff = 6144,
                                                    .eps = 1e-6 };
+    static const dti_windows windows = { .fallback = 4096, .asked = true };
     dti_decoder *m = self;
 
     DT_TRY(dti_decoder_read(m, config, &defaults, info));
     DT_TRY(dti_decoder_read_biases(m, config));
     m->head_norms = true;
-    DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu")); /* the experts' own */
     DT_TRY(read_experts(config, &m->moe));
     DT_TRY(read_sparse(config, m));
-    return read_window(config, m);
+    return dti_decoder_windows(m, config, &windows);
 }
 
-const dt_arch dti_arch_qwen3_moe =
-    DTI_DECODER_ARCH("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3MoeDecoderLayer", read_config, NULL);
+const dt_arch dti_arch_qwen3_moe = DTI_DECODER_ARCH("qwen3_moe", "Qwen3MoeForCausalLM",
+                                                    "Qwen3MoeDecoderLayer", read_config, DTI_PLAIN);

@@ -9,10 +9,12 @@
 #include "models/architectures/builder.h"
 #include "models/model.h"
 
-static const dt_arch *const builtin[] = { &dti_arch_llama,  &dti_arch_qwen2,
-                                          &dti_arch_qwen3,  &dti_arch_qwen3_moe,
-                                          &dti_arch_gemma3, &dti_arch_gemma3_text,
-                                          &dti_arch_phi3,   &dti_arch_gpt_neo };
+static const dt_arch *const builtin[] = {
+    &dti_arch_llama,   &dti_arch_qwen2,    &dti_arch_qwen3,   &dti_arch_qwen3_moe,
+    &dti_arch_mistral, &dti_arch_mistral3, &dti_arch_smollm3, &dti_arch_granite,
+    &dti_arch_gemma,   &dti_arch_gemma2,   &dti_arch_gemma3,  &dti_arch_gemma3_text,
+    &dti_arch_phi3,    &dti_arch_gpt_neo,
+};
 
 typedef struct arch_entry {
     dt_arch arch;
@@ -82,7 +84,7 @@ const dt_arch *dti_arch_find(dt_runtime *rt, const char *model_type, char *names
 
 const dt_named_plan *dt_named_plan_at(dt_runtime *rt, const char *model_type, int i)
 {
-    char names[512];
+    char names[DTI_ARCH_NAMES];
     const dt_arch *arch =
         model_type != NULL ? dti_arch_find(rt, model_type, names, sizeof names) : NULL;
     const dt_named_plan *plan = arch != NULL && i >= 0 ? arch->plans : NULL;
@@ -135,9 +137,8 @@ dt_status dti_arch_check(const dt_arch *a, bool reads)
 
 dt_status dt_arch_register(dt_runtime *rt, const dt_arch *arch)
 {
-    enum { NAMES_BYTES = 512 };
     dt_arch own = { .size = sizeof own };
-    char names[NAMES_BYTES];
+    char names[DTI_ARCH_NAMES];
     arch_entry *e, **last;
     void *slot;
 

@@ -54,6 +54,12 @@ dt_status dti_rope_read_parameters(const dt_config *config, const dt_config *par
                                    const dti_rope_keys *keys, const dt_model_info *info,
                                    dti_rope *out) DT_MUST_USE;
 
+/* Of layers that rotate otherwise by kind: full_attention and sliding_attention of rope_parameters
+ * (Transformers 5), or rope_scaling (4), which speaks of the full ones. */
+dt_status dti_rope_read_kinds(const dt_config *config, const dti_rope_keys *of_global,
+                              const dti_rope_keys *of_local, const dt_model_info *info,
+                              dti_rope out[2]) DT_MUST_USE;
+
 /* inv_freq[i], i < (dim + 1) / 2, for a sequence of `length` tokens, in the f32 arithmetic of
  * Transformers. */
 void dti_rope_frequencies(const dti_rope *rope, int64_t length, float *inv_freq);

@@ -314,6 +314,27 @@ dt_status dti_rope_read(const dt_config *config, const dti_rope_keys *keys,
     return dti_rope_read_parameters(config, &parameters, keys, info, out);
 }
 
+dt_status dti_rope_read_kinds(const dt_config *config, const dti_rope_keys *of_global,
+                              const dti_rope_keys *of_local, const dt_model_info *info,
+                              dti_rope out[2])
+{
+    dt_config all, scaling, global, local;
+
+    DT_TRY(dt_config_object(config, "rope_parameters", &all));
+    DT_TRY(dt_config_object(config, "rope_scaling", &scaling));
+    DT_TRY(dt_config_object(&all, "full_attention", &global));
+    DT_TRY(dt_config_object(&all, "sliding_attention", &local));
+    if (dt_config_count(&all) > 0 && !dt_config_is_set(&global) && !dt_config_is_set(&local))
+        return dt_config_must_be(&all, DT_ERR_FORMAT,
+                                 "made of \"full_attention\" and \"sliding_attention\"");
+    if (dt_config_is_set(&scaling) && dt_config_is_set(&global))
+        return dt_config_must_be(&scaling, DT_ERR_FORMAT,
+                                 "absent where rope_parameters stands: both say the same thing");
+    if (!dt_config_is_set(&global)) global = scaling;
+    DT_TRY(dti_rope_read_parameters(config, &global, of_global, info, &out[0]));
+    return dti_rope_read_parameters(config, &local, of_local, info, &out[1]);
+}
+
 dt_status dt_rotary_create(const dt_model_info *info, double theta, dt_rotary **out)
 {
     dti_rope *rope;

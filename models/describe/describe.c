@@ -15,12 +15,12 @@
 #include "weights/param_tensors.h"
 #include "weights/saving/save.h"
 
-enum { SHAPE_BYTES = 96, MISSING_BYTES = 256, NAMES_BYTES = 256 };
+enum { SHAPE_BYTES = 96, MISSING_BYTES = 256 };
 
 static dt_status find_arch(dt_runtime *rt, const dti_json *config, const dt_arch **out)
 {
     const dti_json type = dti_json_get(config, "model_type");
-    char names[NAMES_BYTES];
+    char names[DTI_ARCH_NAMES];
     const char *name;
 
     DT_TRY(dti_json_string(config, "model_type", &name));

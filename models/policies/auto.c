@@ -72,6 +72,19 @@ static const struct {
       POLICY("Qwen3MoeDecoderLayer", decoder_qkv, decoder_out, dense_in, dense_down) },
     { "gemma3_text", "Gemma3ForCausalLM", DECODER("Gemma3DecoderLayer") },
     { "gemma3", "Gemma3ForConditionalGeneration", DECODER("Gemma3DecoderLayer") },
+    { "mistral", "MistralForCausalLM", DECODER("MistralDecoderLayer") },
+    { "mistral3", "Mistral3ForConditionalGeneration", DECODER("MistralDecoderLayer") },
+    { "ministral", "MinistralForCausalLM", DECODER("MinistralDecoderLayer") },
+    { "ministral3", "Ministral3ForCausalLM", DECODER("Ministral3DecoderLayer") },
+    { "mixtral", "MixtralForCausalLM",
+      POLICY("MixtralDecoderLayer", decoder_qkv, decoder_out, dense_in, dense_down) },
+    { "smollm3", "SmolLM3ForCausalLM", DECODER("SmolLM3DecoderLayer") },
+    { "granite", "GraniteForCausalLM", DECODER("GraniteDecoderLayer") },
+    { "seed_oss", "SeedOssForCausalLM", DECODER("SeedOssDecoderLayer") },
+    { "exaone4", "Exaone4ForCausalLM", DECODER("Exaone4DecoderLayer") },
+    { "cwm", "CwmForCausalLM", DECODER("CwmDecoderLayer") },
+    { "gemma", "GemmaForCausalLM", DECODER("GemmaDecoderLayer") },
+    { "gemma2", "Gemma2ForCausalLM", DECODER("Gemma2DecoderLayer") },
     { "phi3", "Phi3ForCausalLM",
       POLICY("Phi3DecoderLayer", phi3_qkv, decoder_out, phi3_in, decoder_down) },
     { "gpt_neo", "GPTNeoForCausalLM",
@@ -80,7 +93,7 @@ static const struct {
 
 dt_status dt_policy_find(const char *name, const dt_policy **out)
 {
-    char names[256] = "", shown[DTI_SHOWN_BYTES];
+    char names[1024] = "", shown[DTI_SHOWN_BYTES];
     size_t used = 0;
 
     DT_CHECK(name != NULL && out != NULL, DT_ERR_ARG, "name or out is NULL");

@@ -7,7 +7,6 @@
 
 #include "models/architectures/config_keys.h"
 #include "models/architectures/decoder_block.h"
-#include "models/architectures/gemma3.h"
 #include "models/describe/describe.h"
 #include "tests/support/dt_test.h"
 
@@ -76,6 +75,25 @@ static const arch_case archs[] = {
             "\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 5}}}",
       "both say the same thing" },
     { &dti_arch_gemma3_text, GEMMA "\"rope_local_base_freq\": 0}", "rope_local_base_freq" },
+    { &dti_arch_gemma2, GEMMA "\"sliding_window\": null}", "layer 0 is local" },
+    { &dti_arch_gemma2, GEMMA "\"attn_logit_softcapping\": 0}", "attn_logit_softcapping" },
+    { &dti_arch_gemma, GEMMA "\"use_bidirectional_attention\": true}",
+      "use_bidirectional_attention" },
+    { &dti_arch_mistral, QWEN "\"sliding_window\": 0}", "sliding_window" },
+    { &dti_arch_ministral,
+      QWEN "\"sliding_window\": null, \"layer_types\": [\"full_attention\", "
+           "\"sliding_attention\"]}",
+      "there is no window without a sliding_window" },
+    { &dti_arch_ministral3, QWEN "\"head_dim\": 4}", "rope_parameters" },
+    { &dti_arch_mistral3, QWEN "\"model_type\": \"llama\"}", "\"ministral3\"" },
+    { &dti_arch_mixtral, QWEN "\"num_local_experts\": 2, \"num_experts_per_tok\": 3}",
+      "at most num_local_experts, 2" },
+    { &dti_arch_mixtral, QWEN "\"hidden_act\": \"gelu\"}", "hidden_act" },
+    { &dti_arch_smollm3, QWEN "\"no_rope_layers\": [1]}", "no_rope_layers" },
+    { &dti_arch_smollm3, QWEN "\"no_rope_layers\": [1, 2]}", "no_rope_layers[1]" },
+    { &dti_arch_granite, QWEN "\"logits_scaling\": 0}", "logits_scaling" },
+    { &dti_arch_exaone4, QWEN "\"sliding_window_pattern\": \"LLLG\"}", "sliding_window_pattern" },
+    { &dti_arch_cwm, QWEN "\"sliding_window\": 3}", "rope_parameters" },
     { &dti_arch_phi3, PHI3 "\"partial_rotary_factor\": 0.5, \"sliding_window\": 3}", NULL },
     { &dti_arch_phi3, PHI3 "\"sliding_window\": null}", NULL },
     { &dti_arch_phi3, PHI3 "\"sliding_window\": 0}", "sliding_window" },
@@ -152,6 +170,82 @@ DT_TEST(config, windows_follow_three_keys)
         }
 }
 
+/* Of two layers: the windows, and by which rotation they turn, -1 for none. */
+DT_TEST(config, layers_have_the_windows_and_positions_of_their_architecture)
+{
+    static const struct {
+        const dt_arch *arch;
+        const char *text;
+        int64_t windows[2];
+        int ropes[2];
+    } rows[] = {
+        { &dti_arch_mistral, QWEN "\"vocab_size\": 9}", { 4096, 4096 }, { 0, 0 } },
+        { &dti_arch_mistral, QWEN "\"sliding_window\": null}", { 0, 0 }, { 0, 0 } },
+        { &dti_arch_mixtral, QWEN "\"vocab_size\": 9}", { 0, 0 }, { 0, 0 } },
+        { &dti_arch_mixtral, QWEN "\"sliding_window\": 3}", { 3, 3 }, { 0, 0 } },
+        { &dti_arch_ministral,
+          QWEN "\"sliding_window\": 3, \"layer_types\": [\"full_attention\", "
+               "\"sliding_attention\"]}",
+          { 0, 3 },
+          { 0, 0 } },
+        { &dti_arch_ministral, QWEN "\"sliding_window\": 3}", { 3, 3 }, { 0, 0 } },
+        { &dti_arch_mistral3,
+          QWEN "\"model_type\": \"ministral\", \"sliding_window\": 3}",
+          { 3, 3 },
+          { 0, 0 } },
+        { &dti_arch_smollm3, QWEN "\"no_rope_layer_interval\": 2}", { 0, 0 }, { 0, -1 } },
+        { &dti_arch_smollm3,
+          QWEN "\"no_rope_layers\": [0, 1], \"use_sliding_window\": true, \"sliding_window\": 5}",
+          { 5, 0 },
+          { -1, 0 } },
+        { &dti_arch_exaone4, QWEN "\"sliding_window_pattern\": 2}", { 4096, 0 }, { 0, -1 } },
+        { &dti_arch_exaone4, QWEN "\"sliding_window\": null}", { 0, 0 }, { 0, 0 } },
+        { &dti_arch_exaone4,
+          QWEN "\"sliding_window_pattern\": \"LLLG\", \"layer_types\": [\"full_attention\", "
+               "\"sliding_attention\"]}",
+          { 0, 4096 },
+          { -1, 0 } },
+        { &dti_arch_cwm, QWEN "\"rope_parameters\": {\"rope_theta\": 5}}", { 0, 8192 }, { 0, 0 } },
+        { &dti_arch_gemma, GEMMA "\"vocab_size\": 9}", { 0, 0 }, { 0, 0 } },
+        { &dti_arch_gemma2, GEMMA "\"sliding_window\": 3}", { 3, 0 }, { 0, 0 } },
+        { &dti_arch_gemma3_text,
+          GEMMA "\"sliding_window\": 3, \"sliding_window_pattern\": 2}",
+          { 3, 0 },
+          { 1, 0 } },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        dt_model_info info = { .n_eos = 0 };
+        DT_ENDS(dti_json_free) dti_json_doc doc;
+        dti_decoder m = { 0 };
+        DT_ASSERT_OK(dti_json_parse("config.json", rows[i].text, strlen(rows[i].text), &doc));
+        DT_ASSERT_OK(rows[i].arch->read_config(&m, &doc.root, &info));
+        for (int l = 0; l < 2; l++) {
+            DT_ASSERT_EQ_INT(m.blocks[l].attention.window, rows[i].windows[l]);
+            DT_ASSERT_EQ_INT(m.blocks[l].rope, rows[i].ropes[l]);
+        }
+        rows[i].arch->release(&m);
+    }
+}
+
+/* A text of Ministral 3 is as long as its queries stay as they are. */
+DT_TEST(config, ministral3_runs_to_its_length_of_training)
+{
+    static const char text[] = "{\"max_position_embeddings\": 256, \"rope_parameters\": "
+                               "{\"rope_type\": \"yarn\", \"factor\": 4, "
+                               "\"original_max_position_embeddings\": 64, "
+                               "\"llama_4_scaling_beta\": ";
+    char whole[sizeof text + 8];
+    dt_model_info info;
+
+    (void)snprintf(whole, sizeof whole, "%s0.1}}", text);
+    read_text(&dti_arch_ministral3, whole, NULL, &info);
+    DT_ASSERT_EQ_INT(info.max_positions, 64);
+    (void)snprintf(whole, sizeof whole, "%s0}}", text);
+    read_text(&dti_arch_ministral3, whole, NULL, &info);
+    DT_ASSERT_EQ_INT(info.max_positions, 256);
+}
+
 /* Both spellings of Gemma's rotations and kinds of layers. */
 DT_TEST(config, gemma_has_two_rotations_and_kinds_of_layers)
 {
@@ -167,16 +261,16 @@ DT_TEST(config, gemma_has_two_rotations_and_kinds_of_layers)
 
     for (size_t i = 0; i < DT_COUNT(texts); i++) {
         dt_model_info info = { .n_eos = 0 };
-        gemma3 m = { 0 };
+        dti_decoder m = { 0 };
         dti_json_doc doc;
         DT_ASSERT_OK(dti_json_parse("config.json", texts[i], strlen(texts[i]), &doc));
         DT_ASSERT_OK(dti_arch_gemma3_text.read_config(&m, &doc.root, &info));
-        DT_ASSERT(m.blocks[0].local && m.blocks[0].attention.window == 3);
-        DT_ASSERT(!m.blocks[1].local && m.blocks[1].attention.window == 0);
+        DT_ASSERT(m.blocks[0].slides && m.blocks[0].attention.window == 3);
+        DT_ASSERT(!m.blocks[1].slides && m.blocks[1].attention.window == 0);
         DT_ASSERT_CLOSE(m.blocks[0].attention.scale, 0.25, 0);
-        DT_ASSERT(m.global.type == DTI_ROPE_LINEAR && m.local.type == DTI_ROPE_DEFAULT);
-        DT_ASSERT_CLOSE(m.global.theta, 5e5, 0);
-        DT_ASSERT_CLOSE(m.local.theta, 700, 0);
+        DT_ASSERT(m.rope[0].type == DTI_ROPE_LINEAR && m.rope[1].type == DTI_ROPE_DEFAULT);
+        DT_ASSERT_CLOSE(m.rope[0].theta, 5e5, 0);
+        DT_ASSERT_CLOSE(m.rope[1].theta, 700, 0);
         DT_ASSERT(info.tied && info.bos == 2 && info.n_eos == 1 && info.eos[0] == 1);
         dti_arch_gemma3_text.release(&m);
         dti_json_free(&doc);
@@ -297,7 +391,7 @@ DT_TEST(config, padding_of_gemma3_is_the_first_id_where_nothing_is_said)
     for (size_t i = 0; i < DT_COUNT(texts); i++) {
         dt_model_info info = { .n_eos = 0 };
         DT_ENDS(dti_json_free) dti_json_doc doc;
-        gemma3 m = { 0 };
+        dti_decoder m = { 0 };
         DT_ASSERT_OK(dti_json_parse("config.json", texts[i], strlen(texts[i]), &doc));
         DT_ASSERT_OK(dti_arch_gemma3_text.read_config(&m, &doc.root, &info));
         DT_ASSERT_EQ_INT(m.padding, padding[i]);

@@ -108,7 +108,8 @@ static const struct model_table {
     { "llama/biases", { llama, NULL } },        { "qwen2/base", { llama, NULL } },
     { "qwen3/uneven", { llama, head_norms } },  { "gemma3/base", { llama, gemma_norms } },
     { "gpt_neo/uneven", { gpt_neo, NULL } },    { "phi3/uneven", { phi3, NULL } },
-    { "qwen3_moe/uneven", { llama, experts } },
+    { "qwen3_moe/uneven", { llama, experts } }, { "smollm3/uneven", { llama, NULL } },
+    { "granite/uneven", { llama, NULL } },
 };
 
 typedef struct table_case {

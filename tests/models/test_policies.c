@@ -118,6 +118,10 @@ DT_TEST(policies, those_of_the_library_say_what_the_builtin_plans_say)
                  { "qwen3_moe/uneven", "Qwen3MoeDecoderLayer", 7 },
                  { "gemma3/base", "gemma3_text", 7 },
                  { "gemma3/multimodal", "gemma3", 7 },
+                 { "mistral/uneven", "mistral", 7 },
+                 { "mistral/multimodal", "mistral3", 7 },
+                 { "smollm3/uneven", "SmolLM3DecoderLayer", 7 },
+                 { "gemma2/uneven", "gemma2", 7 },
                  { "phi3/uneven", "Phi3DecoderLayer", 4 },
                  { "gpt_neo/base", "GPTNeoBlock", 6 } };
     const dt_policy *p;

@@ -32,6 +32,7 @@ static const respelling respellings[] = {
     { "gemma3/multimodal", "\"vision_tower.", "\"model.vision_tower.", true },
     { "gemma3/multimodal", "\"multi_modal_projector.", "\"model.multi_modal_projector.", true },
     { "gemma3/multimodal", "\"language_model.model.", "\"decoder.", false },
+    { "mistral/multimodal", "\"language_model.model.", "\"model.language_model.", true },
 };
 
 static size_t read_file(const char *folder, const char *name, char *to)

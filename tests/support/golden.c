@@ -10,14 +10,44 @@
 #include "dtensor/host.h"
 #include "files/safetensors.h"
 
-const char *const dt_golden_fixtures[DT_GOLDEN_FIXTURES] = {
-    "llama/uneven",   "llama/tied",       "llama/biases",   "llama/sharded", "llama/yarn",
-    "qwen2/base",     "qwen2/windows",    "qwen2/dynamic",  "qwen3/base",    "qwen3/uneven",
-    "qwen3/windows",  "gpt_neo/base",     "gpt_neo/uneven", "gpt_neo/wide",  "phi3/base",
-    "phi3/uneven",    "phi3/longrope",    "gemma3/base",    "gemma3/uneven", "gemma3/multimodal",
-    "qwen3_moe/base", "qwen3_moe/uneven", "llama/gelu",     "gpt_neo/relu",  "gemma3/silu",
+const char *const dt_golden_fixtures[DT_GOLDEN_ALL] = {
+    "llama/uneven",
+    "llama/tied",
+    "llama/biases",
+    "llama/sharded",
+    "llama/yarn",
+    "qwen2/base",
+    "qwen2/windows",
+    "qwen2/dynamic",
+    "qwen3/base",
+    "qwen3/uneven",
+    "qwen3/windows",
+    "gpt_neo/base",
+    "gpt_neo/uneven",
+    "gpt_neo/wide",
+    "phi3/base",
+    "phi3/uneven",
+    "phi3/longrope",
+    "gemma3/base",
+    "gemma3/uneven",
+    "gemma3/multimodal",
+    "qwen3_moe/base",
+    "qwen3_moe/uneven",
+    "llama/gelu",
+    "gpt_neo/relu",
+    "gemma3/silu",
     "qwen3/relu2",
+    /* of tables over the same block */
+    "mistral/base",
+    "mistral/uneven",
+    "mistral/multimodal",
+    "smollm3/uneven",
+    "granite/base",
+    "granite/uneven",
+    "gemma/base",
+    "gemma2/uneven",
 };
+
 static dt_status read_ids(const dti_st_file *file, const char *name, const dti_st_stage *stage,
                           int32_t *to, int64_t max, int64_t *n)
 {
