@@ -103,8 +103,8 @@ static void more(const dt_training_part *a, const dt_training_part *b, int64_t n
 static dt_status count(const dti_task *t, const dt_way *w, int place, dt_training_cost *out)
 {
     const bool groups = w->stages_per_rank > 1;
-    const int64_t step = groups ? w->pp : 1, few = groups ? 2 * step : w->pp + 3;
-    const int64_t turns = (w->microbatches - few) / step, rest = (w->microbatches - few) % step;
+    const int64_t step = groups ? w->pp : 1, rest = groups ? w->microbatches % step : 0;
+    int64_t few = groups ? 2 * step : w->pp + 3, turns = (w->microbatches - few) / step;
     dt_training_cost a;
 
     if (turns <= 1 || rest != 0) return run(t, w, place, w->microbatches, out);
@@ -112,6 +112,11 @@ static dt_status count(const dti_task *t, const dt_way *w, int place, dt_trainin
     *out = a;
     if ((double)a.peak_bytes > t->machine.figure[DT_FIGURE_DEVICE_BYTES].value) return DT_OK;
     DT_TRY(run(t, w, place, few + step, out));
+    for (; turns > 1 && out->peak_bytes - a.peak_bytes > LOSS_BYTES * step; turns--) {
+        a = *out; /* not full yet */
+        few += step;
+        DT_TRY(run(t, w, place, few + step, out));
+    }
     if (a.n_traffic != out->n_traffic) return run(t, w, place, w->microbatches, out);
     for (int i = 0; i < a.n_traffic; i++) {
         dt_comm_counter *c = &out->traffic[i].count;
@@ -121,8 +126,7 @@ static dt_status count(const dti_task *t, const dt_way *w, int place, dt_trainin
     const dt_training_part forward = out->forward, backward = out->backward;
     more(&a.forward, &forward, turns - 1, &out->forward);
     more(&a.backward, &backward, turns - 1, &out->backward);
-    if (out->peak_bytes - a.peak_bytes <= LOSS_BYTES * step)
-        out->peak_bytes += (turns - 1) * (out->peak_bytes - a.peak_bytes);
+    out->peak_bytes += (turns - 1) * (out->peak_bytes - a.peak_bytes);
     return DT_OK;
 }
 

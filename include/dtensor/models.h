@@ -72,7 +72,7 @@ typedef struct dt_load_options {
     int n_stages;          /* a multiple of its ranks; 0: one for each */
     const char *stages;    /* how many blocks each has, "4,4,3,3"; the first has the embedding as
                             * well and the last the head, and may have no block. NULL: so that the
-                            * longest has the fewest operations */
+                            * busiest does least, then the largest holds least */
     bool stages_turn; /* stages run to and fro: of p ranks the one with stage s has 2 p - 1 - s too,
                        * as the schedules "zbv" and "dualpipev" want it; else s + p */
 } dt_load_options;

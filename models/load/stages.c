@@ -85,37 +85,66 @@ static dt_status read_split(const char *text, int64_t n_layers, dti_stages *out)
     return DT_OK;
 }
 
-/* Runs of parts, none empty, of which the longest is as short as can be. least[s][k] is that of
- * parts 0 .. k - 1 in s stages. */
-static dt_status split_by_cost(const double *cost, int64_t n_parts, dti_stages *out)
-{
-    const int64_t width = n_parts + 1;
-    double *least, *sum;
-    int64_t *cut;
-    dt_status st = DT_OK;
+/* What parts take of a token, and hold: sums over all before each of them. */
+typedef struct part_sums {
+    int64_t n;             /* parts */
+    double *flops, *bytes; /* [n + 1] */
+} part_sums;
 
-    DT_TRY(dti_alloc_array((size_t)((out->n + 2) * width), sizeof *least, (void **)&least));
-    DT_TRY_TO(done, st,
-              dti_alloc_array((size_t)((out->n + 1) * width), sizeof *cut, (void **)&cut));
-    sum = least + (out->n + 1) * width;
-    for (int64_t k = 0; k < n_parts; k++) sum[k + 1] = sum[k] + cost[k];
-    for (int64_t k = 1; k <= n_parts; k++) least[k] = INFINITY;
-    for (int s = 1; s <= out->n; s++)
-        for (int64_t k = 0; k <= n_parts; k++) {
+/* What a split is good for, in this order: that the busiest stage does least, that the largest of
+ * such splits is smallest, and that stages of those differ least. */
+typedef enum goal { BUSIEST, LARGEST, UNEVEN, N_GOALS } goal;
+
+/* What a stage of parts begin .. end - 1 adds to a goal: INFINITY beyond what those before it
+ * allow. */
+static double price_of(const part_sums *s, goal g, const double *most, int64_t begin, int64_t end)
+{
+    const double flops = s->flops[end] - s->flops[begin], bytes = s->bytes[end] - s->bytes[begin];
+
+    if (flops > most[BUSIEST] || bytes > most[LARGEST]) return INFINITY;
+    return g == BUSIEST ? flops : g == LARGEST ? bytes : flops * flops;
+}
+
+/* The best of all splits into n_stages. least[s][k] is that of parts 0 .. k - 1 in s stages, the
+ * last of which begins with part cut[s][k]. */
+static double best_cuts(const part_sums *sums, goal g, const double *most, int n_stages,
+                        double *least, int64_t *cut)
+{
+    const int64_t width = sums->n + 1;
+
+    for (int64_t k = 0; k < width; k++) least[k] = k == 0 ? 0 : INFINITY;
+    for (int s = 1; s <= n_stages; s++)
+        for (int64_t k = 0; k < width; k++) {
             least[s * width + k] = INFINITY;
             for (int64_t j = s - 1; j < k; j++) {
-                const double most = fmax(least[(s - 1) * width + j], sum[k] - sum[j]);
-                if (most > least[s * width + k])
+                const double before = least[(s - 1) * width + j];
+                const double price = price_of(sums, g, most, j, k);
+                const double both = g == UNEVEN ? before + price : fmax(before, price);
+                if (both > least[s * width + k])
                     continue; /* of equal ones the last stage is short */
-                least[s * width + k] = most;
+                least[s * width + k] = both;
                 cut[s * width + k] = j;
             }
         }
-    for (int64_t s = out->n, end = n_parts; s > 0; s--) {
-        const int64_t begin = cut[s * width + end];
+    return least[n_stages * width + sums->n];
+}
+
+/* Runs of parts, none empty. */
+static dt_status split_by_cost(const part_sums *sums, dti_stages *out)
+{
+    const size_t n = (size_t)((out->n + 1) * (sums->n + 1));
+    double *least, most[N_GOALS] = { INFINITY, INFINITY, INFINITY };
+    int64_t *cut;
+    dt_status st = DT_OK;
+
+    DT_TRY(dti_alloc_array(n, sizeof *least, (void **)&least));
+    DT_TRY_TO(done, st, dti_alloc_array(n, sizeof *cut, (void **)&cut));
+    for (goal g = BUSIEST; g < N_GOALS; g++) most[g] = best_cuts(sums, g, most, out->n, least, cut);
+    for (int64_t s = out->n, end = sums->n; s > 0; s--) {
+        const int64_t begin = cut[s * (sums->n + 1) + end];
         dti_stage *stage = &out->stage[s - 1];
         stage->embeds = begin == EMBED;
-        stage->heads = end == n_parts;
+        stage->heads = end == sums->n;
         stage->first = dti_max(begin - FIRST_BLOCK, 0);
         stage->n = end - FIRST_BLOCK - stage->heads - stage->first;
         end = begin;
@@ -126,24 +155,44 @@ done:
     return st;
 }
 
+/* Of all parameters, with those of another layer that it shares. */
+static double bytes_of(const dt_layer_spec *spec, dt_dtype dtype)
+{
+    double sum = 0;
+
+    for (int p = 0; p < dt_spec_n_params(spec); p++) {
+        const dt_param_info info = dt_spec_param(spec, p);
+        double bytes = (double)dt_dtype_size(dti_param_dtype(&info, dtype));
+        for (int a = 0; a < info.n_axes; a++) bytes *= (double)info.axis[a].extent;
+        if (info.n_axes > 0) sum += bytes;
+    }
+    return sum;
+}
+
 /* By operations: of a token each weight takes its own. An embedding costs no more than a look. */
 static dt_status split_evenly(const dti_described *d, dti_stages *out)
 {
-    const int64_t n_parts = d->info.n_layers + 2;
+    part_sums sums = { .n = d->info.n_layers + 2 };
     dt_status st = DT_OK;
-    double *cost;
 
-    DT_CHECK(out->n <= n_parts, DT_ERR_ARG,
+    DT_CHECK(out->n <= sums.n, DT_ERR_ARG,
              "%d stages of a model that has %lld blocks, an embedding and a head", out->n,
              (long long)d->info.n_layers);
-    DT_TRY(dti_alloc_array((size_t)n_parts, sizeof *cost, (void **)&cost));
+    DT_TRY(dti_alloc_array(2 * (size_t)(sums.n + 1), sizeof *sums.flops, (void **)&sums.flops));
+    sums.bytes = sums.flops + sums.n + 1;
     for (int i = 0; i < d->builder.n && st == DT_OK; i++) {
         int64_t part;
         st = part_of(d, &d->builder.specs[i], &part);
-        if (st == DT_OK) cost[part] += dti_spec_flops(&d->builder.specs[i]);
+        if (st != DT_OK) break;
+        sums.flops[part + 1] += dti_spec_flops(&d->builder.specs[i]);
+        sums.bytes[part + 1] += bytes_of(&d->builder.specs[i], d->info.dtype);
     }
-    if (st == DT_OK) st = split_by_cost(cost, n_parts, out);
-    dti_free(cost);
+    for (int64_t k = 0; k < sums.n; k++) {
+        sums.flops[k + 1] += sums.flops[k];
+        sums.bytes[k + 1] += sums.bytes[k];
+    }
+    if (st == DT_OK) st = split_by_cost(&sums, out);
+    dti_free(sums.flops);
     return st;
 }
 

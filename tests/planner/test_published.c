@@ -86,8 +86,9 @@ static dt_verdict judged(const char *folder, const char *machine, int64_t batch,
 }
 
 /* All have context parallelism of two, which there is not here: on sequences of 8192 they need more
- * than a device has, and with half of the tokens on each rank they do not. Their fused kernels keep
- * what is left when cheap operators are made again. */
+ * than a device has but for one, whose first stage the library gives less than they do, and with
+ * half of the tokens on each rank they do not. Their fused kernels keep what is left when cheap
+ * operators are made again. */
 DT_TEST(published, recipes_need_their_context_parallelism)
 {
     static const struct {
@@ -95,9 +96,9 @@ DT_TEST(published, recipes_need_their_context_parallelism)
         const char *machine;
         int64_t batch;
         dt_way way;
-        bool ranked;
+        bool fits, ranked; /* with all tokens; with half of them */
     } rows[] = {
-        { &b8, "h100", 128, { .pp = 1, .dp = 8, .tp = 1, .zero = 1 }, true },
+        { &b8, "h100", 128, { .pp = 1, .dp = 8, .tp = 1, .zero = 1 }, false, true },
         { &b70,
           "h100:8x8",
           128,
@@ -108,6 +109,7 @@ DT_TEST(published, recipes_need_their_context_parallelism)
             .sequence_parallel = true,
             .schedule = "interleaved",
             .stages_per_rank = 5 },
+          true,
           false },
         { &b405,
           "h100:128x8",
@@ -119,6 +121,7 @@ DT_TEST(published, recipes_need_their_context_parallelism)
             .sequence_parallel = true,
             .schedule = "interleaved",
             .stages_per_rank = 8 },
+          false,
           true },
     };
 
@@ -130,8 +133,8 @@ DT_TEST(published, recipes_need_their_context_parallelism)
         w.recompute = DT_RECOMPUTED_CHEAP;
         test_model_write(rows[i].model, folder);
         v = judged(folder, rows[i].machine, rows[i].batch, 8192, &w);
-        DT_ASSERT_EQ_INT(v.kind, DT_VERDICT_MEMORY);
-        DT_ASSERT(v.number > v.limit && v.number < 1.26 * v.limit);
+        DT_ASSERT_EQ_INT(v.kind, rows[i].fits ? DT_VERDICT_RANKED : DT_VERDICT_MEMORY);
+        DT_ASSERT(rows[i].fits || (v.number > v.limit && v.number < 1.26 * v.limit));
         v = judged(folder, rows[i].machine, rows[i].batch, 4096, &w);
         DT_ASSERT_EQ_INT(v.kind, rows[i].ranked ? DT_VERDICT_RANKED : DT_VERDICT_SLOWER);
         DT_ASSERT(rows[i].ranked || strstr(v.reason, "communication that shows") != NULL);
