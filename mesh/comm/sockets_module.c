@@ -119,9 +119,12 @@ static int queue_reserve(dti_mpi_queue *q, int n_more)
 
 static void *queue_memory(dti_mpi_queue *q, size_t bytes)
 {
-    block *b = calloc(1, sizeof *b + bytes);
+    const size_t all =
+        (sizeof(block) + bytes + _Alignof(block) - 1) / _Alignof(block) * _Alignof(block);
+    block *b = aligned_alloc(_Alignof(block), all);
 
     if (b == NULL) return NULL;
+    memset(b, 0, all);
     b->next = q->blocks;
     q->blocks = b;
     return b->data;
