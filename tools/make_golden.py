@@ -298,10 +298,10 @@ FIXTURES = {
         "image_token_index": 78, "tie_word_embeddings": True,
     }, 11, "float32", "a mistral3 checkpoint of the other text model; window; tied"),
     "smollm3/base": (SmolLM3Config, {
-        "vocab_size": 92, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 4,
+        "vocab_size": 92, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
         "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 7,
-    }, 12, "bfloat16", "every second layer without positions, which is windowed; tied; stored in "
+    }, 11, "bfloat16", "every second layer without positions, which is windowed; tied; stored in "
                        "bf16"),
     "smollm3/uneven": (SmolLM3Config, {
         "vocab_size": 81, "hidden_size": 30, "intermediate_size": 41, "num_hidden_layers": 3,

@@ -10,10 +10,11 @@
 #include "models/model.h"
 
 static const dt_arch *const builtin[] = {
-    &dti_arch_llama,   &dti_arch_qwen2,    &dti_arch_qwen3,   &dti_arch_qwen3_moe,
-    &dti_arch_mistral, &dti_arch_mistral3, &dti_arch_smollm3, &dti_arch_granite,
-    &dti_arch_gemma,   &dti_arch_gemma2,   &dti_arch_gemma3,  &dti_arch_gemma3_text,
-    &dti_arch_phi3,    &dti_arch_gpt_neo,
+    &dti_arch_llama,       &dti_arch_qwen2,    &dti_arch_qwen3,    &dti_arch_qwen3_moe,
+    &dti_arch_mistral,     &dti_arch_mistral3, &dti_arch_smollm3,  &dti_arch_granite,
+    &dti_arch_ministral,   &dti_arch_mixtral,  &dti_arch_seed_oss, &dti_arch_exaone4,
+    &dti_arch_cwm,         &dti_arch_gemma,    &dti_arch_gemma2,   &dti_arch_gemma3,
+    &dti_arch_gemma3_text, &dti_arch_phi3,     &dti_arch_gpt_neo,
 };
 
 typedef struct arch_entry {

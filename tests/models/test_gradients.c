@@ -22,6 +22,24 @@ DT_TEST(golden_gradients, of_f32_match_on_every_mesh)
     check_all(meshes, &(dt_gradient_scene){ .dtype = DT_F32, .factor = 1.0 });
 }
 
+/* Tables over the block of others: those that have a gradient golden. */
+DT_TEST(golden_gradients, of_tables_over_the_same_block_match)
+{
+    static const char *const some[] = { "granite/base", "granite/uneven", "mistral/uneven",
+                                        "mistral/base" };
+    static const char *const whole[] = { "tp=1", "tp=3", NULL }, *const cut[] = { "tp=2", NULL };
+
+    for (size_t f = 0; f < DT_COUNT(some); f++)
+        for (int w = 0; w < 2; w++) {
+            const char *text = w == 0 ? "short" : "long";
+            dt_gradient_golden_check(some[f], text, whole, NULL,
+                                     &(dt_gradient_scene){ .dtype = DT_F32, .factor = 1.0 });
+            dt_gradient_golden_check(
+                some[f], text, cut, NULL,
+                &(dt_gradient_scene){ .dtype = DT_F32, .factor = 1.0, .sequence_parallel = true });
+        }
+}
+
 DT_TEST(golden_gradients, with_tokens_cut_between_blocks_match_too)
 {
     static const char *const meshes[] = { "tp=2", "tp=3", NULL };

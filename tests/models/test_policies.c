@@ -120,6 +120,7 @@ DT_TEST(policies, those_of_the_library_say_what_the_builtin_plans_say)
                  { "gemma3/multimodal", "gemma3", 7 },
                  { "mistral/uneven", "mistral", 7 },
                  { "mistral/multimodal", "mistral3", 7 },
+                 { "mixtral/base", "MixtralDecoderLayer", 7 },
                  { "smollm3/uneven", "SmolLM3DecoderLayer", 7 },
                  { "gemma2/uneven", "gemma2", 7 },
                  { "phi3/uneven", "Phi3DecoderLayer", 4 },

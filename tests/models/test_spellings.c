@@ -33,6 +33,9 @@ static const respelling respellings[] = {
     { "gemma3/multimodal", "\"multi_modal_projector.", "\"model.multi_modal_projector.", true },
     { "gemma3/multimodal", "\"language_model.model.", "\"decoder.", false },
     { "mistral/multimodal", "\"language_model.model.", "\"model.language_model.", true },
+    { "mixtral/base", "\"model.", "\"", true }, /* and block_sparse_moe for mlp */
+    { "mixtral/uneven", "\"model.layers.0.mlp.", "\"model.layers.0.block_sparse_moe.", true },
+    { "mixtral/uneven", "\"model.layers.0.mlp.", "\"model.layers.0.moe.", false },
 };
 
 static size_t read_file(const char *folder, const char *name, char *to)

@@ -46,6 +46,18 @@ const char *const dt_golden_fixtures[DT_GOLDEN_ALL] = {
     "granite/uneven",
     "gemma/base",
     "gemma2/uneven",
+    "smollm3/base",
+    "gemma/uneven",
+    "gemma2/base",
+    "mixtral/base",
+    "mixtral/uneven",
+    "seed_oss/base",
+    "seed_oss/uneven",
+    "exaone4/base",
+    "cwm/base",
+    "ministral/uneven",
+    "cwm/uneven",
+    "ministral/base",
 };
 
 static dt_status read_ids(const dti_st_file *file, const char *name, const dti_st_stage *stage,
