@@ -51,6 +51,7 @@ static dt_status on_all_and_on_some(dt_mesh *mesh, const void *arg)
     const int n = dt_mesh_n_ranks(mesh);
     dti_comm *world, *some;
     int ranks[64], m = 0;
+    dt_status st;
 
     (void)arg;
     DT_TRY(dti_mesh_comm(mesh, 1, &world));
@@ -60,7 +61,9 @@ static dt_status on_all_and_on_some(dt_mesh *mesh, const void *arg)
             if (r != n / 2) ranks[m++] = r;
     if (world->rank == n / 2) return DT_OK;
     DT_TRY(dti_comm_group(world, ranks, m, "some", &some));
-    return some_of_each(some, n);
+    st = some_of_each(some, n);
+    dti_comm_close(some);
+    return st;
 }
 
 DT_TEST(scale, every_operation_on_more_than_eight_ranks)
