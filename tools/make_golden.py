@@ -46,7 +46,7 @@ from safetensors.torch import load_file, save_file
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, CwmConfig,
                           Exaone4Config, Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig,
                           GPTNeoConfig, GraniteConfig, LlamaConfig, LogitsProcessor,
-                          LogitsProcessorList, Ministral3Config, MinistralConfig, Mistral3Config,
+                          LogitsProcessorList, MinistralConfig, Mistral3Config,
                           MistralConfig, MixtralConfig, Phi3Config, Qwen2Config, Qwen3Config,
                           Qwen3MoeConfig, SeedOssConfig, SmolLM3Config)
 
@@ -273,30 +273,6 @@ FIXTURES = {
         "max_position_embeddings": 64, "sliding_window": 20, "tie_word_embeddings": False,
     }, 12, "float32", "sizes that no rank count divides; windows of all layers, longer than the "
                       "prompt and shorter than the text"),
-    "ministral3/base": (Ministral3Config, {
-        "vocab_size": 88, "hidden_size": 32, "intermediate_size": 45, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-        "max_position_embeddings": 256, "rope_parameters": {
-            "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 1.0,
-            "mscale_all_dim": 1.0, "original_max_position_embeddings": 64, "beta_fast": 2.0,
-            "beta_slow": 0.5, "llama_4_scaling_beta": 0.1},
-        "tie_word_embeddings": False,
-    }, 12, "bfloat16", "YaRN with both of its mscales; stored in bf16"),
-    "ministral3/multimodal": (Mistral3Config, {
-        "vocab_size": 79,
-        "text_config": {
-            "model_type": "ministral3", "vocab_size": 79, "hidden_size": 30,
-            "intermediate_size": 41, "num_hidden_layers": 2, "num_attention_heads": 3,
-            "num_key_value_heads": 3, "head_dim": 8, "max_position_embeddings": 256,
-            "sliding_window": 9, "rope_parameters": {
-                "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 1.0,
-                "mscale_all_dim": 1.0, "original_max_position_embeddings": 64, "beta_fast": 2.0,
-                "beta_slow": 0.5, "llama_4_scaling_beta": 0.1}, **NO_SPECIAL},
-        "vision_config": {
-            "model_type": "pixtral", "hidden_size": 8, "intermediate_size": 8, "head_dim": 4,
-            "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4},
-        "image_token_index": 78, "tie_word_embeddings": True,
-    }, 11, "float32", "a mistral3 checkpoint of the other text model; window; tied"),
     "smollm3/base": (SmolLM3Config, {
         "vocab_size": 92, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,

@@ -1,27 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Mistral and what followed: Llama's block (decoder_block.c) with windows, of all layers (mistral)
- * or by layer_types (ministral). Queries of ministral3 grow with the position beyond the length of
- * training; up to there it is Mistral with YaRN, and so far it runs. mistral3 is the text part of
- * models that see images: any of these. */
+ * or by layer_types (ministral). mistral3 is the text part of models that see images: one of these.
+ */
 #include <string.h>
 
 #include "models/architectures/config_keys.h"
 #include "models/architectures/decoder_block.h"
 
-#define MISTRAL(vocab_, layers_, positions_) \
-    .shared = { .vocab = (vocab_),           \
-                .hidden = 4096,              \
-                .layers = (layers_),         \
-                .heads = 32,                 \
-                .kv_heads = 8,               \
-                .positions = (positions_),   \
-                .bos = 1,                    \
-                .eos = 2 },                  \
-    .ff = 14336
-static const dti_decoder_defaults first = { MISTRAL(32000, 32, 131072), .eps = 1e-6 };
-static const dti_decoder_defaults third = { MISTRAL(131072, 34, 262144), .padding = 11 + 1,
-                                            .eps = 1e-5 };
+static const dti_decoder_defaults first = { .shared = { .vocab = 32000,
+                                                        .hidden = 4096,
+                                                        .layers = 32,
+                                                        .heads = 32,
+                                                        .kv_heads = 8,
+                                                        .positions = 131072,
+                                                        .bos = 1,
+                                                        .eos = 2 },
+                                            .ff = 14336,
+                                            .eps = 1e-6 };
 
 static dt_status read_mistral(void *self, const dt_config *config, dt_model_info *info)
 {
@@ -39,35 +35,12 @@ static dt_status read_ministral(void *self, const dt_config *config, dt_model_in
     return dti_decoder_windows(self, config, &typed);
 }
 
-static dt_status read_ministral3(void *self, const dt_config *config, dt_model_info *info)
-{
-    static const dti_windows all = { .fallback = 0 };
-    const dt_config rope = dt_config_member(config, "rope_parameters");
-    dti_decoder_defaults defaults = third;
-    dti_decoder *m = self;
-    double beta;
-    int64_t most;
-
-    if (!dt_config_is_set(&rope))
-        return dt_config_must_be(&rope, DT_ERR_UNSUPPORTED, "given: files of this type have it");
-    defaults.shared.head_dim = 128;
-    DT_TRY(dti_decoder_read(m, config, &defaults, info));
-    DT_TRY(dt_config_number(&rope, "llama_4_scaling_beta", 0.0, 0.0, 1e6, &beta));
-    DT_TRY(dt_config_int_or(&rope, "original_max_position_embeddings", info->max_positions, 1,
-                            DTI_CONFIG_MAX_EXTENT, &most));
-    if (beta > 0.0 && most < info->max_positions) info->max_positions = most;
-    m->info = *info;
-    return dti_decoder_windows(m, config, &all);
-}
-
 static dt_status read_text(void *self, const dt_config *config, dt_model_info *info)
 {
     static const struct {
         const char *type;
         dt_status (*read)(void *self, const dt_config *config, dt_model_info *info);
-    } types[] = { { "mistral", read_mistral },
-                  { "ministral", read_ministral },
-                  { "ministral3", read_ministral3 } };
+    } types[] = { { "mistral", read_mistral }, { "ministral", read_ministral } };
     const char *type;
 
     DT_TRY(dt_config_string(config, "model_type", "mistral", &type));
@@ -78,15 +51,13 @@ static dt_status read_text(void *self, const dt_config *config, dt_model_info *i
         return DT_OK;
     }
     return dt_config_refuse(config, "model_type", DT_ERR_UNSUPPORTED,
-                            "\"mistral\", \"ministral\" or \"ministral3\"");
+                            "\"mistral\" or \"ministral\"");
 }
 
 const dt_arch dti_arch_mistral = DTI_DECODER_ARCH("mistral", "MistralForCausalLM",
                                                   "MistralDecoderLayer", read_mistral, DTI_PLAIN);
 const dt_arch dti_arch_ministral = DTI_DECODER_ARCH(
     "ministral", "MinistralForCausalLM", "MinistralDecoderLayer", read_ministral, DTI_PLAIN);
-const dt_arch dti_arch_ministral3 = DTI_DECODER_ARCH(
-    "ministral3", "Ministral3ForCausalLM", "Ministral3DecoderLayer", read_ministral3, DTI_PLAIN);
 const dt_arch dti_arch_mistral3 =
     DTI_DECODER_ARCH("mistral3", "Mistral3ForConditionalGeneration", "MistralDecoderLayer",
                      read_text, DTI_WRAPPED, .text_config = "text_config");

@@ -75,7 +75,6 @@ static const struct {
     { "mistral", "MistralForCausalLM", DECODER("MistralDecoderLayer") },
     { "mistral3", "Mistral3ForConditionalGeneration", DECODER("MistralDecoderLayer") },
     { "ministral", "MinistralForCausalLM", DECODER("MinistralDecoderLayer") },
-    { "ministral3", "Ministral3ForCausalLM", DECODER("Ministral3DecoderLayer") },
     { "mixtral", "MixtralForCausalLM",
       POLICY("MixtralDecoderLayer", decoder_qkv, decoder_out, dense_in, dense_down) },
     { "smollm3", "SmolLM3ForCausalLM", DECODER("SmolLM3DecoderLayer") },

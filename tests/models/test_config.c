@@ -84,8 +84,7 @@ static const arch_case archs[] = {
       QWEN "\"sliding_window\": null, \"layer_types\": [\"full_attention\", "
            "\"sliding_attention\"]}",
       "there is no window without a sliding_window" },
-    { &dti_arch_ministral3, QWEN "\"head_dim\": 4}", "rope_parameters" },
-    { &dti_arch_mistral3, QWEN "\"model_type\": \"llama\"}", "\"ministral3\"" },
+    { &dti_arch_mistral3, QWEN "\"model_type\": \"ministral3\"}", "\"mistral\" or \"ministral\"" },
     { &dti_arch_mixtral, QWEN "\"num_local_experts\": 2, \"num_experts_per_tok\": 3}",
       "at most num_local_experts, 2" },
     { &dti_arch_mixtral, QWEN "\"hidden_act\": \"gelu\"}", "hidden_act" },
@@ -226,24 +225,6 @@ DT_TEST(config, layers_have_the_windows_and_positions_of_their_architecture)
         }
         rows[i].arch->release(&m);
     }
-}
-
-/* A text of Ministral 3 is as long as its queries stay as they are. */
-DT_TEST(config, ministral3_runs_to_its_length_of_training)
-{
-    static const char text[] = "{\"max_position_embeddings\": 256, \"rope_parameters\": "
-                               "{\"rope_type\": \"yarn\", \"factor\": 4, "
-                               "\"original_max_position_embeddings\": 64, "
-                               "\"llama_4_scaling_beta\": ";
-    char whole[sizeof text + 8];
-    dt_model_info info;
-
-    (void)snprintf(whole, sizeof whole, "%s0.1}}", text);
-    read_text(&dti_arch_ministral3, whole, NULL, &info);
-    DT_ASSERT_EQ_INT(info.max_positions, 64);
-    (void)snprintf(whole, sizeof whole, "%s0}}", text);
-    read_text(&dti_arch_ministral3, whole, NULL, &info);
-    DT_ASSERT_EQ_INT(info.max_positions, 256);
 }
 
 /* Both spellings of Gemma's rotations and kinds of layers. */
