@@ -137,7 +137,7 @@ typedef struct rank_time {
     double forward, backward; /* of a microbatch through all of its stages: computed */
     double weights;           /* of the way back, for gradients of weights */
     double tensor;            /* of a microbatch, communication over tp */
-    double message;           /* from a stage to the next */
+    double message;           /* one, from a stage to the next */
     double overlapped;        /* communication over dp, of the whole step, that passes can hide */
     double reduced;           /* of it, of gradients */
     double late, update;      /* what comes after all passes: communication, computation */
@@ -170,7 +170,7 @@ static void add_traffic(const dti_task *t, const dt_way *w, const dt_training_co
                                           &c->traffic[i].count, &between);
         *(between ? &out->between_bytes : &out->inside_bytes) += c->traffic[i].count.bytes;
         if (c->traffic[i].kind == DT_COMM_SEND)
-            r->message += s;
+            r->message = fmax(r->message, s / (double)dti_max(c->traffic[i].count.calls, 1));
         else if (dims == 4u)
             r->tensor += s;
         else
@@ -213,7 +213,6 @@ static rank_time time_of(const dti_task *t, const dt_way *w, const dt_training_c
     r.late += last;
     r.overlapped -= last;
     r.tensor /= m;
-    r.message /= m;
     r.update = compute_seconds(t, &c->update);
     if (w->offload && host > 0) { /* state comes and goes; so do, for each pass, parameters */
         r.late += 2 * (double)c->state_bytes / host;
@@ -252,7 +251,7 @@ static dt_status simulate(const dti_task *t, const dt_way *w, const rank_time *t
         weights[k] = r->weights / v;
         f_wait[k] = share * r->tensor / v;
         b_wait[k] = (1 - share) * r->tensor / v;
-        costs.message = fmax(costs.message, r->message / v / 2);
+        costs.message = fmax(costs.message, r->message);
     }
     if (crowd > 1 && line == NULL) {
         const dti_shared_work shared = { f,
