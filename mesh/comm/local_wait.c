@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include "mesh/comm/local_internal.h"
+#include "mesh/comm/wait_clock.h"
 
 /* With a core per rank: polls, then a clock read now and then, then yields, then the futex. With
  * more ranks than cores nobody spins: the peer may need this very core. */
@@ -19,7 +20,7 @@ enum {
 
 typedef struct waiter {
     const dti_comm_request *request;
-    int64_t begin_ns; /* 0: the clock was not read yet */
+    dti_wait_clock clock;
     unsigned polls;
     int left_member; /* 1 + the member that was seen to have left, then polled once more */
     bool armed;      /* peers know that this rank sleeps */
@@ -119,7 +120,7 @@ static void disarm(dti_local_comm *c, const waiter *w)
 static bool wait_step(dti_local_comm *c, waiter *w, int member)
 {
     const bool spin = c->world->spin;
-    int64_t now, elapsed;
+    int64_t elapsed;
 
     w->polls++;
     if (c->self->n_due > 1) dti_local_progress(c);
@@ -127,9 +128,7 @@ static bool wait_step(dti_local_comm *c, waiter *w, int member)
         if (w->polls > POLLS_WITHOUT_PAUSE) dti_cpu_relax();
         return true;
     }
-    now = dti_now_ns();
-    if (w->begin_ns == 0) w->begin_ns = now;
-    elapsed = now - w->begin_ns;
+    elapsed = dti_wait_elapsed(&w->clock, dti_now_ns());
     dti_local_tell_wait(c, c->head.world_ranks[member]);
     if (is_expired(c, w, elapsed)) return false;
     if (c->self->n_due > 0) dti_local_progress(c);
@@ -171,6 +170,6 @@ dt_status dti_local_await(dti_local_comm *c, const dti_comm_request *r, dti_loca
         }
     }
     disarm(c, &w);
-    if (w.begin_ns != 0) dti_local_tell_wait(c, DTI_LOCAL_NOBODY);
+    if (w.clock.begin_ns != 0) dti_local_tell_wait(c, DTI_LOCAL_NOBODY);
     return st;
 }

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "mesh/comm/mpi_internal.h"
+#include "mesh/comm/wait_clock.h"
 
 /* A rank that waits looks by itself: without a pause at first, then after yields, then after
  * sleeps. Where all processes share memory, whoever leaves something for it wakes it, and it asks
@@ -29,8 +30,8 @@ enum {
 
 typedef struct waiter {
     const dti_comm_request *request;
-    int64_t begin_ns; /* 0: the clock was not read yet */
-    int64_t left_ns;  /* when the member was first seen to have left; 0: it has not */
+    dti_wait_clock clock;
+    int64_t left_ns; /* when the member was first seen to have left; 0: it has not */
     unsigned polls;
 } waiter;
 
@@ -141,7 +142,7 @@ static verdict wait_step(dti_mpi_comm *c, waiter *wait, int member)
     int64_t now, elapsed;
 
     wait->polls++;
-    if (wait->polls % LOOK_EVERY != 0 && wait->begin_ns == 0) {
+    if (wait->polls % LOOK_EVERY != 0 && wait->clock.begin_ns == 0) {
         if (spins(c->port))
             dti_cpu_relax();
         else
@@ -149,8 +150,7 @@ static verdict wait_step(dti_mpi_comm *c, waiter *wait, int member)
         return GOES_ON;
     }
     now = dti_now_ns();
-    if (wait->begin_ns == 0) wait->begin_ns = now;
-    elapsed = now - wait->begin_ns;
+    elapsed = dti_wait_elapsed(&wait->clock, now);
     dti_mpi_tell_wait(c->port, seat);
     if (elapsed / NS_PER_MS >= wait->request->timeout_ms && !idle) return IS_LATE;
     if (elapsed >= YIELD_NS || wait->polls % LOOK_EVERY == 0) dti_mpi_look(w);
@@ -177,7 +177,7 @@ dt_status dti_mpi_await(dti_mpi_comm *c, const dti_comm_request *r, dti_mpi_cond
         if (st == DT_OK) st = dti_mpi_progress(c->port, &moved);
         if (st != DT_OK) break;
         if (moved) {
-            wait.begin_ns = wait.left_ns = 0;
+            wait.clock.begin_ns = wait.left_ns = 0;
             wake_up(c->port);
         } else {
             outcome = wait_step(c, &wait, member);

@@ -349,6 +349,32 @@ DT_TEST(cli_train, a_signal_saves_and_ends_it_well)
 }
 
 /* A process that waits for others has nothing to save. */
+/* A job that is stopped, as by Ctrl-Z or a scheduler, for longer than a rank waits for another, and
+ * goes on: no rank was late. */
+DT_TEST(cli_train, a_run_that_was_stopped_goes_on)
+{
+    train_place p;
+    int status = 0, n;
+    pid_t pid;
+
+    dt_test_long();
+    train_open(&p);
+    pid = start(&p, "DTENSOR_TIMEOUT_MS=2000");
+    await_steps(&p);
+    for (int i = 0; i < 3; i++) {
+        DT_ASSERT(kill(pid, SIGSTOP) == 0);
+        (void)nanosleep(&(struct timespec){ .tv_sec = 3 }, NULL);
+        n = train_lines(p.run);
+        DT_ASSERT(kill(pid, SIGCONT) == 0);
+        for (int k = 0; k < 500 && train_lines(p.run) < n + 3; k++)
+            (void)nanosleep(&(struct timespec){ .tv_nsec = 20 * 1000 * 1000 }, NULL);
+        DT_ASSERT(train_lines(p.run) >= n + 3);
+    }
+    DT_ASSERT(kill(pid, SIGTERM) == 0);
+    DT_ASSERT(waitpid(pid, &status, 0) == pid);
+    DT_ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 DT_TEST(cli_train, a_signal_ends_it_at_once_before_there_are_ranks)
 {
     const struct timespec nap = { .tv_nsec = 20 * 1000 * 1000 };
