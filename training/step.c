@@ -133,6 +133,26 @@ done:
 
 /* --- the step --------------------------------------------------------------------------------- */
 
+/* Whether any rank's part of `any` holds, where stages have parameters of their own: one may have
+ * none. Where all ranks have all of them each knows by itself. */
+static dt_status ask_stages(const dt_optimizer *opt, bool *any)
+{
+    const uint32_t all = (1u << dt_mesh_n_dims(opt->mesh)) - 1;
+    int32_t flag = *any;
+    bool parted = false;
+    dti_comm *comm;
+
+    for (int64_t i = 0; i < opt->n; i++)
+        parted = parted || dt_layer_mesh(opt->params[i].layer) != opt->mesh;
+    if (!parted || !dt_mesh_is_member(opt->mesh)) return DT_OK;
+    if (!dt_runtime_is_dry(dt_mesh_runtime(opt->mesh))) {
+        DT_TRY(dti_mesh_comm(opt->mesh, all, &comm));
+        DT_TRY(dti_all_reduce(comm, &flag, &flag, 1, DT_I32, DT_MAX));
+    }
+    *any = flag != 0 || dt_runtime_is_dry(dt_mesh_runtime(opt->mesh));
+    return DT_OK;
+}
+
 static dt_status check_step(const dt_optimizer *opt, double lr)
 {
     bool any = false;
@@ -145,6 +165,7 @@ static dt_status check_step(const dt_optimizer *opt, double lr)
                  "%s has another value than when the optimizer was made: make it anew", p->name);
         any = any || dti_leaf_part(opt->gradients, i, 0) != NULL;
     }
+    DT_TRY(ask_stages(opt, &any));
     DT_CHECK(any, DT_ERR_ARG,
              "step %lld: no backward pass has reached any parameter since the last step",
              dti_optimizer_number(opt));

@@ -32,8 +32,9 @@ typedef struct dt_pipeline dt_pipeline;
 
 /* What a stage computes of a microbatch: x is what the stage before made of it, on this stage's
  * mesh; NULL in the first. Returns what the next one is given, any float; in the last one the loss,
- * one element, of the step's microbatches together: what is averaged over a step is divided by the
- * step's count. NULL after an error on the tape. */
+ * one element, f32, of the step's microbatches together: what is averaged over a step is divided by
+ * the step's count. It may be Partial, as the sum of a batch that is cut is. NULL after an error on
+ * the tape. */
 typedef dt_tensor *(*dt_stage_fn)(void *arg, dt_tape *tape, int stage, int microbatch,
                                   dt_tensor *x);
 

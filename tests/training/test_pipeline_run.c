@@ -327,3 +327,76 @@ DT_TEST(pipeline_run, what_cannot_run_does_not_get_as_far)
 {
     dt_test_on_ranks("pp=2", refuse, NULL);
 }
+
+/* --- a last stage without parameters, of a batch that is cut ----------------------------------- */
+
+typedef struct summing {
+    dt_layers *layers;
+    dt_tensor *x; /* on the ranks of the first stage */
+} summing;
+
+/* y = 1 x, then the sum of y, of which each rank of dp has its rows' terms. */
+static dt_tensor *sum_up(void *arg, dt_tape *t, int stage, int microbatch, dt_tensor *x)
+{
+    const summing *s = arg;
+
+    (void)microbatch;
+    return stage == 0 ? dt_layer_forward(t, dt_layers_at(s->layers, 0), s->x)
+                      : dt_sum(t, x, DT_ALL_AXES);
+}
+
+static dt_status run_sum(dt_mesh *mesh, dt_optimizer *optimizer, dt_pipeline *p)
+{
+    dt_pipeline_result r;
+    dt_step_report report;
+
+    (void)mesh;
+    DT_EXPECT_STATUS(dt_optimizer_step(optimizer, 1.0, &report), DT_ERR_ARG,
+                     "no backward pass has reached any parameter");
+    DT_TRY(dt_pipeline_run(p, &r));
+    DT_TRY(dt_optimizer_step(optimizer, 1.0, &report));
+    DT_EXPECT(r.loss == 15, "the loss is %g", r.loss);
+    DT_EXPECT(report.norm == 15, "the norm is %g", report.norm);
+    return DT_OK;
+}
+
+static dt_status sum_rows(dt_mesh *mesh, const void *arg)
+{
+    const dt_placement whole[] = { DT_REPLICATE, DT_REPLICATE };
+    const dt_placement cut[] = { DT_REPLICATE, DT_SHARD(0) };
+    static const int64_t one[] = { 1, 1 }, rows[] = { 4, 1 };
+    static const float weight[] = { 1 }, x[] = { 1, 2, 4, 8 };
+    dt_optimizer_options o = DT_OPTIMIZER_OPTIONS_INIT;
+    dt_pipeline_options how = DT_PIPELINE_OPTIONS_INIT;
+    DT_HELD(pipeline_schedule) *schedule = NULL;
+    DT_HELD(mesh) *first = NULL;
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tensor) *w = NULL, *input = NULL;
+    DT_HELD(optimizer) *optimizer = NULL;
+    DT_HELD(pipeline) *p = NULL;
+    dt_layer_spec spec = { .name = "a", .kind = &dt_linear_kind, .axis = { { 1, 0 }, { 1, 0 } } };
+    summing s = { NULL, NULL };
+
+    (void)arg;
+    DT_TRY(dt_mesh_stage(mesh, "pp", 0, &first));
+    spec.mesh = first;
+    DT_TRY(dt_layers_create(mesh, "tp?", &spec, 1, NULL, &layers));
+    DT_TRY(dt_distribute(first, whole, DT_F32, 2, one, (dt_source){ weight, DT_EQUAL_COPIES }, &w));
+    DT_TRY(dt_layer_set_param(dt_layers_at(layers, 0), 0, w));
+    DT_TRY(dt_distribute(first, cut, DT_F32, 2, rows, (dt_source){ x, DT_EQUAL_COPIES }, &input));
+    s = (summing){ layers, input };
+    o.rule = DT_SGD;
+    o.clip = o.weight_decay = 0;
+    DT_TRY(dt_optimizer_create(layers, &o, &optimizer));
+    DT_TRY(dt_pipeline_schedule_create("1f1b", 2, 0, 1, &schedule));
+    how.forward = sum_up;
+    how.arg = &s;
+    DT_TRY(dt_pipeline_create(mesh, "pp", schedule, optimizer, &how, &p));
+    return run_sum(mesh, optimizer, p);
+}
+
+/* Its rank has nothing to step, and the loss is the sum of all ranks' terms. */
+DT_TEST(pipeline_run, a_last_stage_may_have_no_parameters_and_terms_of_a_sum)
+{
+    dt_test_on_ranks("pp=2,dp=2", sum_rows, NULL);
+}

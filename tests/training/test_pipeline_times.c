@@ -160,6 +160,21 @@ DT_TEST(pipeline_times, stages_differ_and_messages_take_time)
     DT_ASSERT_CLOSE(dt_pipeline_timing_span(t, 0, 6).end, 0.0, 0.0);
 }
 
+/* Of times that have no sum there is no picture. */
+DT_TEST(pipeline_times, that_add_up_to_infinity_are_refused)
+{
+    static const double f[] = { 1e308 };
+    dt_pipeline_costs c = DT_PIPELINE_COSTS_INIT;
+    DT_HELD(pipeline_schedule) *s = NULL;
+    dt_pipeline_timing *t = NULL;
+
+    c.n = 1;
+    c.f = f;
+    DT_ASSERT_OK(dt_pipeline_schedule_create("1f1b", 4, 0, 8, &s));
+    DT_ASSERT_STATUS(dt_pipeline_simulate(s, &c, &t), DT_ERR_ARG, "add up to more");
+    DT_ASSERT(t == NULL);
+}
+
 /* A pair begins when both can and ends for both: F 1 and B 2 take 1.5 at half of their time. */
 DT_TEST(pipeline_times, two_that_run_together_take_their_share)
 {

@@ -443,11 +443,15 @@ static dt_status add_losses(dt_pipeline *p, double *loss)
 
     if (dt_runtime_is_dry(dt_mesh_runtime(p->mesh))) return DT_OK;
     for (int m = 0; m < p->n_microbatches && last->live != NULL; m++) {
-        dt_tensor *x = last->live[m].out;
+        dt_tensor *x = last->live[m].out, *whole;
         float value;
+        dt_status st;
         DT_CHECK(dt_tensor_dtype(x) == DT_F32, DT_ERR_ARG, "the loss is %s, not f32",
                  dt_dtype_name(dt_tensor_dtype(x)));
-        DT_TRY(dt_tensor_read(x, &value, sizeof value));
+        DT_TRY(dt_full_tensor(x, &whole)); /* ranks may have parts of the sum */
+        st = dt_tensor_read(whole, &value, sizeof value);
+        dt_tensor_release(&whole);
+        DT_TRY(st);
         *loss += (double)value;
     }
     return DT_OK;

@@ -70,6 +70,8 @@ static dt_status run(dt_pipeline_timing *t, const dt_pipeline_costs *c)
     for (int rank = 0; rank < s->n_ranks; rank++)
         t->ranks[rank].idle = t->total.makespan - t->ranks[rank].busy;
     t->total.bubble = t->total.makespan - t->total.ideal;
+    DT_CHECK(isfinite(t->total.makespan), DT_ERR_ARG,
+             "these times add up to more than a number holds: give them in another unit");
     return DT_OK;
 }
 
