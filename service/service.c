@@ -357,6 +357,8 @@ static void add_memory(dti_crew *c, dt_rank_memory *ranks, dt_rank_memory_kinds 
 dt_status dt_service_memory(dt_service *s, dt_served *model, dt_rank_memory *ranks,
                             dt_rank_memory_kinds *kinds)
 {
+    bool found = model == NULL;
+
     _Static_assert(3 + DTI_N_KINDS == DTI_N_MEMORY, "three sums, and all kinds");
     DT_CHECK(s != NULL && (ranks != NULL || kinds != NULL), DT_ERR_ARG,
              "service is NULL, or both ranks and kinds are");
@@ -367,10 +369,12 @@ dt_status dt_service_memory(dt_service *s, dt_served *model, dt_rank_memory *ran
     (void)pthread_mutex_lock(&s->lock);
     for (dt_served *m = s->models; m != NULL; m = m->next) {
         if (model != NULL && m != model) continue;
+        found = true;
         (void)pthread_mutex_lock(&m->lock);
         if (m->crew != NULL) add_memory(m->crew, ranks, kinds);
         (void)pthread_mutex_unlock(&m->lock);
     }
     (void)pthread_mutex_unlock(&s->lock);
+    DT_CHECK(found, DT_ERR_ARG, "the model is of another service");
     return DT_OK;
 }

@@ -344,6 +344,8 @@ DT_TEST(requests, a_model_is_loaded_and_memory_told_while_another_is_busy)
     dt_generated_release(&g);
     DT_ASSERT_OK(dt_service_memory(s, NULL, both, NULL));
     DT_ASSERT_EQ_INT(both[0].whole_bytes, 2 * ranks[0].whole_bytes);
+    DT_ASSERT_STATUS(dt_service_memory(s, (dt_served *)(void *)s, ranks, NULL), DT_ERR_ARG,
+                     "of another service");
     DT_ASSERT_OK(dt_service_unload(&other));
     DT_ASSERT_OK(dt_service_count(busy, &counts));
     DT_ASSERT_EQ_INT(counts.running, 1);
