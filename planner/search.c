@@ -233,6 +233,7 @@ static size_t next_of(const dt_search *s)
     for (size_t i = (size_t)s->n_ranked; i < s->n; i++) {
         const dt_verdict *v = &s->verdicts[i], *b = &s->verdicts[best < s->n ? best : i];
         if (v->kind != DT_VERDICT_SLOWER && v->kind != DT_VERDICT_RANKED) continue;
+        if (!s->whole && !v->counted) continue; /* as many as are allowed were counted */
         if (best == s->n || s->bounds[i] < s->bounds[best] ||
             (s->bounds[i] == s->bounds[best] && !v->counted && b->counted))
             best = i;
@@ -242,7 +243,8 @@ static size_t next_of(const dt_search *s)
     return best;
 }
 
-/* Whatever is counted and leads is as good as what is left can be. */
+/* Whatever is counted and leads is as good as what is left can be, as long as more may be counted;
+ * then the best of those that were. */
 static dt_status rank(dt_search *s)
 {
     const dti_task *t = &s->task;
@@ -253,11 +255,8 @@ static dt_status rank(dt_search *s)
         dt_verdict found;
         if (i == s->n) break;
         if (!s->verdicts[i].counted) {
-            if (s->n_counted >= t->o.most_counted) {
-                s->whole = false;
-                break;
-            }
-            DT_TRY(count(s, i));
+            s->whole = s->n_counted < t->o.most_counted;
+            if (s->whole) DT_TRY(count(s, i));
             continue;
         }
         found = s->verdicts[i]; /* to its place at the front */

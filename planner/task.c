@@ -98,6 +98,8 @@ static dt_status check(dti_task *t)
              "a step of %lld sequences of %lld tokens: from 1 to %lld are possible",
              (long long)t->o.batch, (long long)t->o.sequence,
              (long long)(INT32_MAX / t->o.sequence));
+    DT_CHECK((unsigned)t->o.goal <= DT_PLAN_PROMPT, DT_ERR_ARG, "goal %d: there are 0 to %d",
+             (int)t->o.goal, (int)DT_PLAN_PROMPT);
     DT_CHECK(t->o.top >= 1 && t->o.most_counted >= 1, DT_ERR_ARG,
              "top %d, most_counted %d: must be 1 or more", t->o.top, t->o.most_counted);
     DT_TRY(check_degrees(t));

@@ -98,6 +98,29 @@ DT_TEST(search, nothing_is_faster_than_what_is_found)
     compare_all(&small, 2, bytes, 2);
 }
 
+/* Where few may be counted the best of those is found, not nothing. */
+DT_TEST(search, what_was_counted_is_ranked_when_no_more_may_be)
+{
+    const dt_machine m = test_machine(1, 4, 1e9, 1e10, 1e10);
+    dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
+    char folder[DT_TEST_PATH_BYTES];
+    DT_HELD(search) *s = NULL;
+
+    test_model_write(&small, folder);
+    o.batch = 8;
+    for (o.most_counted = 1; o.most_counted <= 4; o.most_counted++) {
+        double least = INFINITY;
+        const dt_verdict *v;
+        dt_search_release(&s);
+        DT_ASSERT_OK(dt_search_ways(NULL, folder, &m, &o, &s));
+        for (int64_t i = 0; (v = dt_search_at(s, i)) != NULL; i++)
+            if (v->counted && v->kind != DT_VERDICT_MEMORY) least = fmin(least, v->cost.seconds);
+        DT_ASSERT(dt_search_at(s, 0)->kind == DT_VERDICT_RANKED);
+        DT_ASSERT_CLOSE(dt_search_at(s, 0)->cost.seconds, least, 0);
+        DT_ASSERT(s->n_counted <= o.most_counted);
+    }
+}
+
 /* Four ranks on two cores, with kernels and links that were measured. */
 DT_TEST(search, nothing_is_faster_on_a_machine_that_was_measured)
 {
