@@ -328,7 +328,7 @@ DT_TEST(pipeline_run, what_cannot_run_does_not_get_as_far)
     dt_test_on_ranks("pp=2", refuse, NULL);
 }
 
-/* --- a last stage without parameters, of a batch that is cut ----------------------------------- */
+/* --- a last stage without parameters, of a batch that is cut --------------------------------- */
 
 typedef struct summing {
     dt_layers *layers;
