@@ -99,6 +99,17 @@ static bool is_whole(const cli_tokens *tokens)
     return true;
 }
 
+static void remove_set(const cli_tokens *tokens)
+{
+    char path[CLI_PATH_BYTES + 8];
+
+    for (size_t e = 0; e < DT_COUNT(endings); e++) {
+        name_of_set(tokens, e, path);
+        (void)unlink(path);
+    }
+}
+
+/* What is there by these names is the run's, and damaged: others' is not written over. */
 static dt_status tokenize(const cli_run_of *run, const cli_tokens *tokens)
 {
     const char *folder = run->session->args->folder;
@@ -113,6 +124,7 @@ static dt_status tokenize(const cli_run_of *run, const cli_tokens *tokens)
         dti_error_prefix("%s is a text, and needs the model's tokenizer", tokens->text);
     DT_TRY(st);
     DT_TRY_TO(done, st, cli_open_chat(folder, &chat));
+    remove_set(tokens);
     how.format = DT_TOKENS_MEGATRON; /* it knows documents */
     how.chat = chat;
     DT_TRY_TO(done, st, dt_tokenize_files(&tokens->text, 1, tokenizer, &how, tokens->path, &told));
@@ -269,11 +281,7 @@ void cli_train_data_undo(const cli_run_of *run)
           access(options, F_OK) == 0)))
         return; /* another run has begun there meanwhile */
     for (int i = 0; i < run->n_made; i++)
-        for (size_t e = 0; run->made[i].fresh && e < DT_COUNT(endings); e++) {
-            char path[CLI_PATH_BYTES + 8];
-            name_of_set(&run->made[i], e, path);
-            (void)unlink(path);
-        }
+        if (run->made[i].fresh) remove_set(&run->made[i]);
     if (run->new_folder) (void)rmdir(run->folder);
 }
 

@@ -166,7 +166,7 @@ static void no_layers(const char *folder)
 
 static void unknown_architecture(const char *folder)
 {
-    copy_config(folder, "\"model_type\": \"llama\"", "\"model_type\": \"mixtral\"");
+    copy_config(folder, "\"model_type\": \"llama\"", "\"model_type\": \"bloom\"");
     copy_file(folder, "model.safetensors", 0);
 }
 
@@ -321,7 +321,7 @@ static const mistake mistakes[] = {
     { "default layers",   no_layers,            NULL, { RUN }, { "layers.2.", "num_hidden_layers is missing there and was taken as 32" } },
     { "shape",            other_width,          NULL, { RUN },
       { "model.safetensors", "mlp", "[128, 64]", "[1128, 64]", "intermediate_size by hidden_size" } },
-    { "architecture",     unknown_architecture, NULL, { RUN }, { "config.json", "mixtral", "llama", "qwen3", "gpt_neo" } },
+    { "architecture",     unknown_architecture, NULL, { RUN }, { "config.json", "bloom", "llama", "qwen3", "gpt_neo" } },
     { "quantised",        quantised,            NULL, { RUN }, { "config.json", "quantization_config", "float32" } },
     { "broken config",    broken_config,        NULL, { RUN }, { "config.json", "line 1" } },
     { "only pickle",      only_pickle,          NULL, { RUN }, { "pytorch_model.bin", "model.safetensors" } },
@@ -487,7 +487,7 @@ DT_TEST(cli_bad_input, inspect_says_precisely_why_a_checkpoint_is_not_supported)
         void (*setup)(const char *folder);
         const char *why;
     } cases[] = {
-        { unknown_architecture, "mixtral" },
+        { unknown_architecture, "bloom" },
         { quantised, "quantization_config" },
         { missing_tensor, "model.layers.1.mlp.up_proj.weight" },
         { other_width, "mlp" },
