@@ -93,3 +93,25 @@ DT_TEST(cli_save, pipes_in_the_place_of_files_do_not_hang_a_chat)
         COMMAND_ASSERT_HAS(r.out, ": 1 error");
     }
 }
+
+/* Experts stay as they are, and what is saved says so to who reads it. */
+DT_TEST(cli_save, packed_weights_beside_experts_are_read_again)
+{
+    static const char *const models[] = { "tests/golden/mixtral/base",
+                                          "tests/golden/qwen3_moe/base" };
+    char model[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES], saved[DT_TEST_PATH_BYTES + 8];
+
+    (void)dt_test_temp_dir(folder);
+    for (int i = 0; i < 2; i++) {
+        command_result one, other;
+        (void)dt_test_source_path(model, models[i]);
+        (void)snprintf(saved, sizeof saved, "%s/saved%d", folder, i);
+        COMMAND_ENDS(0,
+                     COMMAND("save", "-q", "-m", model, "--weights", "int8,group=16", "-o", saved));
+        one = COMMAND_ENDS(0, COMMAND("logits", "-q", "-m", saved, "-t", "1,2,3"));
+        other = COMMAND_ENDS(
+            0, COMMAND("logits", "-q", "-m", model, "-t", "1,2,3", "--weights", "int8,group=16"));
+        DT_ASSERT(one.out[0] != '\0');
+        DT_ASSERT_EQ_STR(one.out, other.out);
+    }
+}

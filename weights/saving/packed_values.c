@@ -131,6 +131,22 @@ static json_t *group_json(const alike *g, bool only)
                      0, "actorder", "block_structure");
 }
 
+/* "re:model\\.layers\\.0\\.mlp\\.experts\\..*": every module of a layer of experts, which files may name
+ * one by one; NULL without memory. */
+static json_t *experts_pattern(const dt_layer *layer)
+{
+    const char *name = dt_layer_name(layer), *last = strrchr(name, '.');
+    char text[512] = "re:";
+    size_t n = 3;
+
+    for (const char *p = name; last != NULL && p <= last && n + 5 < sizeof text; p++) {
+        if (*p == '.') text[n++] = '\\';
+        text[n++] = *p;
+    }
+    (void)snprintf(text + n, sizeof text - n, ".*");
+    return json_string(text);
+}
+
 json_t *dti_save_packed_config(const dt_layers *layers)
 {
     alike groups[MOST_GROUPS];
@@ -147,6 +163,8 @@ json_t *dti_save_packed_config(const dt_layers *layers)
             fits = g != NULL && json_array_append(g->names, name) == 0;
         } else if (dt_layer_kind_of(layer) == &dt_linear_kind) {
             fits = json_array_append(ignored, name) == 0;
+        } else if (dt_layer_kind_of(layer) == &dt_experts_kind) {
+            fits = json_array_append_new(ignored, experts_pattern(layer)) == 0;
         }
         json_decref(name);
     }
