@@ -38,7 +38,8 @@ typedef struct dti_block {
 typedef struct dti_moe {
     int64_t n_experts, n_chosen, ff;
     bool normalise;                /* weights of the chosen experts add up to 1 */
-    const char *ff_key, *both_key; /* of config.json: "moe_intermediate_size", "2 * ..." */
+    const char *key;               /* in config.json of n_experts, "num_experts"; and of ff, */
+    const char *ff_key, *both_key; /* "moe_intermediate_size", "2 * ..." */
     const char *parts[3]; /* gate, up and down of one expert in files; NULL: as they are here */
 } dti_moe;
 

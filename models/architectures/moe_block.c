@@ -12,6 +12,7 @@ dt_status dti_moe_read(dti_moe *moe, const dt_config *config, const char *key, i
     const dt_config chosen = dt_config_member(config, "num_experts_per_tok");
 
     DT_TRY(dti_config_word(config, "hidden_act", "silu", "silu")); /* the experts' own */
+    moe->key = key;
     DT_TRY(dt_config_int(&quiet, key, n_experts, 1, 65536, &moe->n_experts));
     DT_TRY(dt_config_int(config, "num_experts_per_tok", n_chosen, 1, 65536, &moe->n_chosen));
     if (moe->n_chosen > moe->n_experts)
@@ -25,7 +26,7 @@ dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder 
 {
     const dti_moe *c = &m->moe;
     const dt_extent D = { m->info.hidden_size, DT_UNIT_ROW, "hidden_size" }, none = { 0 };
-    const dt_extent N = { c->n_experts, DT_UNIT_ROW, "num_experts" };
+    const dt_extent N = { c->n_experts, DT_UNIT_ROW, c->key };
     const dt_extent F = { c->ff, DT_UNIT_ROW, c->ff_key };
     const dt_extent G = { 2 * c->ff, DT_UNIT_ROW, c->both_key };
     dt_layer_spec *spec;

@@ -298,6 +298,7 @@ fail:
 dt_status dti_rope_read(const dt_config *config, const dti_rope_keys *keys,
                         const dt_model_info *info, dti_rope *out)
 {
+    static const char *const kinds[] = { "full_attention", "sliding_attention" };
     dt_config parameters, old, nested;
 
     *out = (dti_rope){ 0 };
@@ -307,10 +308,12 @@ dt_status dti_rope_read(const dt_config *config, const dti_rope_keys *keys,
         return dt_config_must_be(&old, DT_ERR_FORMAT,
                                  "absent where rope_parameters stands: both say the same thing");
     if (!dt_config_is_set(&parameters)) parameters = old;
-    nested = dt_config_member(&parameters, "full_attention");
-    if (dt_config_is_set(&nested))
-        return dt_config_must_be(&nested, DT_ERR_UNSUPPORTED,
-                                 "absent: all layers of this architecture rotate alike");
+    for (size_t i = 0; i < DT_COUNT(kinds); i++) {
+        nested = dt_config_member(&parameters, kinds[i]);
+        if (dt_config_is_set(&nested))
+            return dt_config_must_be(&nested, DT_ERR_UNSUPPORTED,
+                                     "absent: all layers of this architecture rotate alike");
+    }
     return dti_rope_read_parameters(config, &parameters, keys, info, out);
 }
 

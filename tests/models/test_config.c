@@ -80,6 +80,8 @@ static const arch_case archs[] = {
     { &dti_arch_gemma, GEMMA "\"use_bidirectional_attention\": true}",
       "use_bidirectional_attention" },
     { &dti_arch_mistral, QWEN "\"sliding_window\": 0}", "sliding_window" },
+    { &dti_arch_mistral, QWEN "\"rope_parameters\": {\"sliding_attention\": {\"rope_theta\": 7}}}",
+      "rope_parameters.sliding_attention" },
     { &dti_arch_ministral,
       QWEN "\"sliding_window\": null, \"layer_types\": [\"full_attention\", "
            "\"sliding_attention\"]}",
