@@ -131,8 +131,8 @@ static json_t *group_json(const alike *g, bool only)
                      0, "actorder", "block_structure");
 }
 
-/* "re:model\\.layers\\.0\\.mlp\\.experts\\..*": every module of a layer of experts, which files may name
- * one by one; NULL without memory. */
+/* "re:" and how the names of a block's experts begin, dots escaped: files may name them one by one;
+ * NULL without memory. */
 static json_t *experts_pattern(const dt_layer *layer)
 {
     const char *name = dt_layer_name(layer), *last = strrchr(name, '.');
