@@ -13,8 +13,10 @@ struct dt_service {
     pthread_mutex_t lock;
     /* under the lock */
     bool stopped;
-    dti_crew *spare;   /* that has no model yet */
-    dt_served *models; /* all handles */
+    dti_crew *spare;       /* that has no model yet */
+    dt_served *models;     /* all handles, those that are being loaded too */
+    int n_loading;         /* threads that load */
+    pthread_cond_t loaded; /* one less */
 };
 
 struct dt_served {
@@ -25,6 +27,7 @@ struct dt_served {
     pthread_mutex_t lock;
     /* under the lock */
     dti_crew *crew;          /* NULL: it was stopped, or could not be restarted */
+    dti_crew *loading;       /* that will be the crew; belongs to the thread that loads */
     dt_tokenizer *tokenizer; /* opened when something needs it */
     dt_chat *chat;
     dt_served *next; /* of the service's; under its lock */

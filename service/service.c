@@ -13,6 +13,7 @@ static void release_service(dt_service *s)
 {
     if (s == NULL || atomic_fetch_sub(&s->refs, 1) != 1) return;
     (void)pthread_mutex_destroy(&s->lock);
+    (void)pthread_cond_destroy(&s->loaded);
     dti_free(s);
 }
 
@@ -51,6 +52,7 @@ dt_status dt_service_start(const dt_service_options *options, dt_service **out)
     DT_TRY(dti_new(sizeof *s, &s));
     s->refs = 1;
     (void)pthread_mutex_init(&s->lock, NULL);
+    dti_cond_init(&s->loaded);
     DT_TRY_TO(fail, st, read_options(options, s));
     DT_TRY_TO(fail, st, dti_crew_start(&s->options, &s->spare));
     *out = s;
@@ -85,7 +87,7 @@ static dti_crew *take_any(dt_service *s)
     return c;
 }
 
-/* All are asked before one is waited for. */
+/* All are asked before one is waited for; a crew that is being loaded is ended by who loads. */
 dt_status dt_service_stop(dt_service **service)
 {
     dt_service *s = service != NULL ? *service : NULL;
@@ -98,8 +100,10 @@ dt_status dt_service_stop(dt_service **service)
     for (dt_served *m = s->models; m != NULL; m = m->next) {
         (void)pthread_mutex_lock(&m->lock);
         if (m->crew != NULL) dti_crew_quit(m->crew);
+        if (m->loading != NULL) dti_crew_quit(m->loading);
         (void)pthread_mutex_unlock(&m->lock);
     }
+    while (s->n_loading > 0) dti_cond_wait(&s->loaded, &s->lock, INT64_MAX);
     (void)pthread_mutex_unlock(&s->lock);
     for (dti_crew *c; (c = take_any(s)) != NULL;)
         if (dti_crew_end(&c) != DT_OK && first.code == DT_OK) first = *dt_last_error();
@@ -145,14 +149,10 @@ static dt_status create_served(dt_service *s, const char *dir, const dt_parallel
 /* A crew that has no model: the one that the service was started with, or a new one. */
 static dt_status take_spare(dt_service *s, dti_crew **out)
 {
-    bool stopped;
-
     (void)pthread_mutex_lock(&s->lock);
-    stopped = s->stopped;
     *out = s->spare;
     s->spare = NULL;
     (void)pthread_mutex_unlock(&s->lock);
-    DT_CHECK(!stopped, DT_ERR_COMM, "the service was stopped");
     return *out != NULL ? DT_OK : dti_crew_start(&s->options, out);
 }
 
@@ -175,30 +175,87 @@ done:
     return st;
 }
 
-/* A new crew for the model, unless the service was stopped meanwhile. */
-static dt_status start_model(dt_served *m)
+/* From here to the end of it, a stop waits. Errors: there was one. */
+static dt_status begin_loading(dt_service *s)
+{
+    bool stopped;
+
+    (void)pthread_mutex_lock(&s->lock);
+    stopped = s->stopped;
+    s->n_loading += !stopped;
+    (void)pthread_mutex_unlock(&s->lock);
+    DT_CHECK(!stopped, DT_ERR_COMM, "the service was stopped");
+    return DT_OK;
+}
+
+static void end_loading(dt_service *s)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    s->n_loading--;
+    (void)pthread_cond_broadcast(&s->loaded);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+/* Which crew a stop asks to end while it loads (NULL: none), and which one serves. */
+static dt_status set_crews(dt_served *m, dti_crew *loading, dti_crew *crew)
 {
     dt_service *s = m->service;
+    bool stopped;
+
+    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&m->lock);
+    stopped = s->stopped;
+    m->loading = loading;
+    if (!stopped) m->crew = crew;
+    (void)pthread_mutex_unlock(&m->lock);
+    (void)pthread_mutex_unlock(&s->lock);
+    DT_CHECK(!stopped, DT_ERR_COMM, "the service was stopped");
+    return DT_OK;
+}
+
+/* A new crew for the model, unless the service is stopped meanwhile. */
+static dt_status start_model(dt_served *m)
+{
     dti_crew *c = NULL;
     dt_error why;
     dt_status st;
 
-    DT_TRY(take_spare(s, &c));
+    DT_TRY(begin_loading(m->service));
+    DT_TRY_TO(fail, st, take_spare(m->service, &c));
+    DT_TRY_TO(fail, st, set_crews(m, c, NULL));
     DT_TRY_TO(fail, st, load_on(c, m));
-    (void)pthread_mutex_lock(&s->lock);
-    (void)pthread_mutex_lock(&m->lock);
-    if (!s->stopped) m->crew = c;
-    (void)pthread_mutex_unlock(&m->lock);
-    st = s->stopped ? DT_ERR_COMM : DT_OK;
-    (void)pthread_mutex_unlock(&s->lock);
-    DT_CHECK_TO(fail, st, st == DT_OK, DT_ERR_COMM, "the service was stopped");
+    DT_TRY_TO(fail, st, set_crews(m, NULL, c));
+    end_loading(m->service);
     return DT_OK;
 
 fail:
     why = *dt_last_error();
+    (void)set_crews(m, NULL, NULL);
     (void)dti_crew_end(&c);
+    end_loading(m->service);
     dti_error_restore(&why);
     return st;
+}
+
+static void list(dt_served *m)
+{
+    dt_service *s = m->service;
+
+    (void)pthread_mutex_lock(&s->lock);
+    m->next = s->models;
+    s->models = m;
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+static void unlist(const dt_served *m)
+{
+    dt_service *s = m->service;
+    dt_served **at = &s->models;
+
+    (void)pthread_mutex_lock(&s->lock);
+    while (*at != m) at = &(*at)->next;
+    *at = m->next;
+    (void)pthread_mutex_unlock(&s->lock);
 }
 
 dt_status dt_service_load(dt_service *service, const char *dir,
@@ -214,14 +271,13 @@ dt_status dt_service_load(dt_service *service, const char *dir,
     DT_TRY(dti_options_read("dt_parallelize_options", "start from DT_PARALLELIZE_OPTIONS_INIT",
                             options, &how, sizeof how));
     DT_TRY_TO(fail, st, create_served(service, dir, &how, &m));
-    DT_TRY_TO(fail, st, start_model(m));
-    (void)pthread_mutex_lock(&service->lock);
-    m->next = service->models;
-    service->models = m;
-    (void)pthread_mutex_unlock(&service->lock);
+    list(m);
+    DT_TRY_TO(listed, st, start_model(m));
     *out = m;
     return DT_OK;
 
+listed:
+    unlist(m);
 fail:
     release_served(m);
     return st;
@@ -235,13 +291,7 @@ dt_status dt_service_unload(dt_served **model)
 
     if (m == NULL) return DT_OK;
     *model = NULL;
-    (void)pthread_mutex_lock(&m->service->lock);
-    for (dt_served **at = &m->service->models; *at != NULL; at = &(*at)->next)
-        if (*at == m) {
-            *at = m->next;
-            break;
-        }
-    (void)pthread_mutex_unlock(&m->service->lock);
+    unlist(m);
     c = take_crew(m);
     st = dti_crew_end(&c);
     release_served(m);
@@ -254,11 +304,13 @@ dt_status dt_service_restart(dt_served *m)
     dt_status st;
 
     DT_CHECK(m != NULL, DT_ERR_ARG, "model is NULL");
+    DT_TRY(begin_loading(m->service)); /* a stop waits for the end of the old crew, too */
     (void)pthread_mutex_lock(&m->restarting);
     c = take_crew(m);
     (void)dti_crew_end(&c); /* a rank that hangs stays behind */
     st = start_model(m);
     (void)pthread_mutex_unlock(&m->restarting);
+    end_loading(m->service);
     DT_TRY(st);
     return DT_OK;
 }

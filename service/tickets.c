@@ -231,10 +231,9 @@ static dti_event *take_events(dt_ticket *t)
     return first;
 }
 
-static dt_status hand_on(dt_ticket *t, dti_event *first)
+/* After an error, which stays the first one, what still comes is let go. */
+static dt_status hand_on(dt_ticket *t, dti_event *first, dt_status st)
 {
-    dt_status st = DT_OK;
-
     for (dti_event *e = first, *next; e != NULL; e = next) {
         next = e->next;
         if (st == DT_OK) st = dti_waiter_take(t->waiter, e);
@@ -264,7 +263,7 @@ static dt_status wait_and_tell(dt_ticket *t)
         }
         (void)pthread_mutex_unlock(&t->crew->lock);
         if (tell) w->progress(w->progress_arg, shown = done, all);
-        st = hand_on(t, first);
+        st = hand_on(t, first, st);
         (void)pthread_mutex_lock(&t->crew->lock);
     }
     (void)pthread_mutex_unlock(&t->crew->lock);

@@ -228,6 +228,59 @@ DT_TEST(failures, a_stop_ends_requests_under_way)
     }
 }
 
+typedef struct late_load {
+    dt_service *service;
+    _Atomic bool loads, stops, goes_on, stopped;
+    dt_status st;
+    dt_error why;
+} late_load;
+
+static void hold_up(void *arg, int64_t done, int64_t all)
+{
+    late_load *l = arg;
+
+    (void)done;
+    (void)all;
+    l->loads = true;
+    while (!l->stops) nap(1);
+    nap(50);
+    l->goes_on = true;
+}
+
+static void *load_late(void *arg)
+{
+    dt_parallelize_options how = DT_PARALLELIZE_OPTIONS_INIT;
+    char folder[DT_TEST_PATH_BYTES];
+    late_load *l = arg;
+    dt_served *m;
+
+    how.progress = hold_up;
+    how.progress_arg = l;
+    l->st =
+        dt_service_load(l->service, dt_test_source_path(folder, "tests/golden/%s", neo), &how, &m);
+    l->why = *dt_last_error();
+    while (!l->stopped) nap(1);
+    return NULL;
+}
+
+DT_TEST(failures, a_stop_finds_a_model_that_is_being_loaded)
+{
+    const int threads = served_threads();
+    late_load l = { .service = served_start(2, 20000, NULL) };
+    pthread_t loader;
+
+    DT_ASSERT_EQ_INT(pthread_create(&loader, NULL, load_late, &l), 0);
+    while (!l.loads) nap(1);
+    l.stops = true;
+    DT_ASSERT_OK(dt_service_stop(&l.service));
+    DT_ASSERT(l.goes_on);          /* the stop has waited for it */
+    wait_for_threads(threads + 1); /* the loader itself */
+    l.stopped = true;
+    DT_ASSERT_EQ_INT(pthread_join(loader, NULL), 0);
+    DT_ASSERT_EQ_INT(l.st, DT_ERR_COMM);
+    DT_ASSERT(strstr(l.why.message, "stopped") != NULL);
+}
+
 /* --- all at once ------------------------------------------------------------------------------ */
 
 typedef struct user {
