@@ -12,33 +12,6 @@
 /* For what arithmetic leaves out: rounding, norms, what a block has less of than another. */
 static const double SLACK = 0.99;
 
-/* Ranks that a group over `dims` has in a node, and in all. */
-static void group_of(const dt_machine *m, const dt_way *w, uint32_t dims, int *inside, int *all)
-{
-    const int size[] = { w->pp, w->dp, w->tp }, stride[] = { w->dp * w->tp, w->tp, 1 };
-
-    *inside = *all = 1;
-    for (int d = 0; d < 3; d++) {
-        if (!dti_has(dims, d)) continue;
-        *all *= size[d];
-        *inside *= (int)dti_min(dti_max(m->devices_per_node / stride[d], 1), size[d]);
-    }
-}
-
-double dti_comm_seconds(const dt_machine *m, const dt_way *w, uint32_t dims, dt_comm_kind kind,
-                        const dt_comm_counter *c, bool *between)
-{
-    double latency, bandwidth;
-    int inside, all;
-
-    group_of(m, w, dims, &inside, &all);
-    *between = all > inside;
-    if (all == 1) return 0;
-    dti_link_seconds(m, kind, all, *between, &latency, &bandwidth);
-    if (*between) bandwidth *= inside; /* groups inside a node share a way out */
-    return (double)c->calls * latency + (double)c->bytes / bandwidth;
-}
-
 /* Seconds of tp in a pass of a microbatch through the whole model. */
 static double tensor_seconds(const dti_task *t, const dti_profile *p, const dt_way *w, double rows)
 {
@@ -51,26 +24,46 @@ static double tensor_seconds(const dti_task *t, const dti_profile *p, const dt_w
         for (int k = 0; k < DT_N_COMM_KINDS; k++) {
             dt_comm_counter c = parts[i]->comm[k];
             c.bytes = (int64_t)((double)c.bytes * rows);
-            sum += dti_comm_seconds(&t->machine, w, 4u, (dt_comm_kind)k, &c, &between);
+            sum += dti_comm_seconds(&t->machine, w, DTI_OVER_TP, (dt_comm_kind)k, &c, &between);
         }
     return sum;
 }
 
-/* The busiest rank of a pipeline, with what others do before it begins and after it ends, `wait`
- * for each of their blocks. */
-static double pipeline_seconds(const dti_split *s, const dt_way *w, double block, double head,
-                               double wait)
+/* What a bound of a pipeline is made of: seconds of a microbatch, of a message. */
+typedef struct pipe_passes {
+    double block, head; /* computed for each block, and for the head beside its rank's blocks */
+    double wait;        /* of a block, that later stages wait for at the begin or the end */
+    double round;       /* from a microbatch's begin to its end, without messages */
+    int ways;           /* of messages, likewise */
+    int64_t rounds;     /* microbatches that begin when the one before has ended */
+} pipe_passes;
+
+static double message_bytes(const dti_task *t, const dt_way *w)
 {
+    return (double)(dti_way_rows(t, w) * t->o.sequence * t->info.hidden_size) *
+           (double)dt_dtype_size(t->dtype) / (w->sequence_parallel ? w->tp : 1);
+}
+
+/* The busiest rank of a pipeline, with what others do before it begins and after it ends; or all
+ * microbatches of which one begins when another has ended: under "1f1b" and "zb-h1" the first rank
+ * passes microbatch i + p on behind the way back of i, interleaved that of i + 2 p. */
+static double pipeline_seconds(const dti_task *t, const dti_split *s, const dt_way *w,
+                               const pipe_passes *a)
+{
+    const double bytes = SLACK * message_bytes(t, w);
     const int v = s->n / s->pp;
-    double before = 0, most = 0;
+    double before = 0, most = 0, messages = 0;
 
     for (int r = 0; r < s->pp; r++) {
-        double mine = r == s->pp - 1 ? head : 0;
-        for (int i = 0; i < v; i++) mine += s->blocks[i * s->pp + r] * block;
+        double mine = r == s->pp - 1 ? a->head : 0;
+        for (int i = 0; i < v; i++) mine += s->blocks[i * s->pp + r] * a->block;
         most = fmax(most, before + (double)w->microbatches * mine);
-        before += s->blocks[r] * wait;
+        before += s->blocks[r] * a->wait +
+                  a->ways * dti_message_seconds(&t->machine, w, r, (r + 1) % s->pp, bytes);
     }
-    return most;
+    for (int k = 1; k < s->n; k++)
+        messages += dti_message_seconds(&t->machine, w, (k - 1) % s->pp, k % s->pp, bytes);
+    return fmax(most, (double)a->rounds * (a->round + 2 * messages));
 }
 
 /* What reducing and gathering parameters adds that nothing can hide. */
@@ -84,8 +77,10 @@ static double data_seconds(const dti_task *t, const dt_way *w, double weights, d
 
     if (w->zero == 0 || w->dp == 1) return passes;
     if (w->zero == 3)
-        return fmax(passes, dti_comm_seconds(&t->machine, w, 2u, DT_N_COMM_KINDS, &all, &between));
-    return passes + dti_comm_seconds(&t->machine, w, 2u, DT_N_COMM_KINDS, &gathers, &between);
+        return fmax(passes,
+                    dti_comm_seconds(&t->machine, w, DTI_OVER_DP, DT_N_COMM_KINDS, &all, &between));
+    return passes +
+           dti_comm_seconds(&t->machine, w, DTI_OVER_DP, DT_N_COMM_KINDS, &gathers, &between);
 }
 
 /* Of a microbatch, at the least, what a block keeps: its input, and what full recomputation lacks;
@@ -152,16 +147,44 @@ static double memory_of(const dti_profile *p, const dt_way *w, const first_rank 
            (r->goes_on ? live + gradients : fmax(live, r->left * kept + gradients));
 }
 
-dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *seconds)
+/* Passes of all microbatches through the model, with what tp sends. */
+static double passes_seconds(const dti_task *t, const dti_profile *p, const dti_split *s,
+                             const dt_way *w)
 {
     const double rows = (double)dti_way_rows(t, w), tokens = rows * (double)t->o.sequence;
+    const double there = rows * p->cost.forward.work.flops / t->rate;
+    const double back = rows * p->cost.backward.work.flops / t->rate;
+    const double head = fmin(3 * t->head_flops * tokens / w->tp / t->rate, there + back);
+    const double tensor = tensor_seconds(t, p, w, rows);
+    const double blocks = (double)t->info.n_layers, block = (there + back - head) / blocks;
+    const int64_t m = w->microbatches;
+    const bool halved = s != NULL && strcmp(w->schedule, "zb-h1") == 0;
+    pipe_passes a;
+
+    if (s == NULL) return (double)m * (there + back + tensor);
+    a = (pipe_passes){ .head = head, .wait = block, .round = there + back + tensor, .ways = 2 };
+    /* embedding and head send less than a block each; whose rank is the busiest is not known */
+    a.block = block + tensor / (blocks + 2);
+    if (halved) { /* the second half of the way back, at most so much, fills the end and any gap */
+        a.wait *= there / (there + back) / 2;
+        a.round -= fmin(there, back / 2);
+        a.ways = 1;
+    }
+    a.rounds = halved || strcmp(w->schedule, "1f1b") == 0 ? (m + w->pp - 1) / w->pp
+               : strcmp(w->schedule, "interleaved") == 0  ? (m / w->pp + 1) / 2
+                                                          : 1;
+    return pipeline_seconds(t, s, w, &a);
+}
+
+dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *seconds)
+{
     const dti_split *s = NULL;
     const dti_profile *p;
-    double all, head, wait, messages, kept, again, share = 1, blocks = (double)t->info.n_layers;
+    double kept, again, share = 1;
     first_rank first;
 
     if (t->o.goal != DT_PLAN_STEP) return dti_serve_bound(t, w, bytes, seconds);
-    DT_TRY(kept_by_block(t, w, rows, &kept, &again));
+    DT_TRY(kept_by_block(t, w, (double)dti_way_rows(t, w), &kept, &again));
     if (w->pp > 1) DT_TRY(dti_split_of(t, w, &s));
     first = first_of(t, s, w);
     DT_TRY(dti_profile_of(t, w, &p));
@@ -169,23 +192,11 @@ dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *sec
         *bytes = *seconds = 0;
         return DT_OK;
     }
-    all = rows * (p->cost.forward.work.flops + p->cost.backward.work.flops) / t->rate;
-    head = fmin(3 * t->head_flops * tokens / w->tp / t->rate, all);
-    wait = (all - head) / blocks;
-    messages = tensor_seconds(t, p, w, rows);
-    if (s == NULL) {
-        *seconds = (double)w->microbatches * (all + messages);
-    } else {
-        const double there = p->cost.forward.work.flops;
-        if (strcmp(w->schedule, "zb-h1") == 0) /* the second half of the way back fills the end */
-            wait *= there / (there + p->cost.backward.work.flops) / 2;
-        /* embedding and head send less than a block each; whose rank is the busiest is not known */
-        messages /= blocks + 2;
-        *seconds = pipeline_seconds(s, w, (all - head) / blocks + messages, head, wait);
+    if (s != NULL)
         share = t->block_params * first.blocks * (double)dt_dtype_size(t->dtype) /
                 (w->tp * (double)dti_max(p->cost.weight_bytes, 1));
-    }
     *bytes = SLACK * memory_of(p, w, &first, share, kept, again);
-    *seconds = SLACK * data_seconds(t, w, share * (double)p->cost.weight_bytes, *seconds);
+    *seconds = SLACK *
+               data_seconds(t, w, share * (double)p->cost.weight_bytes, passes_seconds(t, p, s, w));
     return DT_OK;
 }

@@ -137,7 +137,8 @@ typedef struct rank_time {
     double forward, backward; /* of a microbatch through all of its stages: computed */
     double weights;           /* of the way back, for gradients of weights */
     double tensor;            /* of a microbatch, communication over tp */
-    double message;           /* one, from a stage to the next */
+    double message;           /* bytes of one, from a stage to the next */
+    double received, shared;  /* of all of them; of weights that the first and last stage share */
     double overlapped;        /* communication over dp, of the whole step, that passes can hide */
     double reduced;           /* of it, of gradients */
     double late, update;      /* what comes after all passes: communication, computation */
@@ -156,6 +157,25 @@ uint32_t dti_way_dims(const dt_way *w, uint32_t dims)
     return w->pp > 1 ? dims : dims << 1;
 }
 
+/* Messages of all passes; and of shared weights, whose gradients go from the first stage to the
+ * last and back when all passes are over. */
+static void add_messages(const dti_task *t, const dt_way *w, const dt_training_cost *c,
+                         rank_time *r)
+{
+    const dt_comm_counter *there = &c->forward.comm[DT_COMM_SEND];
+    const dt_comm_counter *back = &c->backward.comm[DT_COMM_SEND];
+    const dt_comm_counter *shared = &c->update.comm[DT_COMM_SEND];
+    const int64_t n = there->calls + back->calls;
+
+    if (n > 0) r->message = (double)(there->bytes + back->bytes) / (double)n;
+    r->received = (double)(there->bytes + back->bytes);
+    r->shared = (double)shared->bytes;
+    if (shared->calls > 0)
+        r->late += (double)shared->calls *
+                   dti_message_seconds(&t->machine, w, 0, w->pp - 1,
+                                       (double)shared->bytes / (double)shared->calls);
+}
+
 static void add_traffic(const dti_task *t, const dt_way *w, const dt_training_cost *c, rank_time *r,
                         dt_way_cost *out)
 {
@@ -163,24 +183,22 @@ static void add_traffic(const dti_task *t, const dt_way *w, const dt_training_co
     bool between;
 
     for (int i = 0; i < c->n_traffic; i++) {
-        /* a message has the way out of its node for itself */
-        const uint32_t dims =
-            c->traffic[i].kind == DT_COMM_SEND ? 7u : dti_way_dims(w, c->traffic[i].dims);
-        const double s = dti_comm_seconds(&t->machine, w, dims, c->traffic[i].kind,
-                                          &c->traffic[i].count, &between);
-        *(between ? &out->between_bytes : &out->inside_bytes) += c->traffic[i].count.bytes;
-        if (c->traffic[i].kind == DT_COMM_SEND)
-            r->message = fmax(r->message, s / (double)dti_max(c->traffic[i].count.calls, 1));
-        else if (dims == 4u)
-            r->tensor += s;
-        else
-            r->overlapped += s;
-        if (dims == 2u && c->traffic[i].kind != DT_COMM_ALL_GATHER) r->reduced += s;
+        const dt_dims_traffic *f = &c->traffic[i];
+        const uint32_t dims = dti_way_dims(w, f->dims);
+        double s;
+        if (f->kind == DT_COMM_SEND) continue;
+        s = dti_comm_seconds(&t->machine, w, dims, f->kind, &f->count, &between);
+        *(between ? &out->between_bytes : &out->inside_bytes) += f->count.bytes;
+        *(dims == DTI_OVER_TP ? &r->tensor : &r->overlapped) += s;
+        if (dims == DTI_OVER_DP && f->kind != DT_COMM_ALL_GATHER) r->reduced += s;
     }
     for (int k = 0; k < DT_N_COMM_KINDS; k++)
-        late += dti_comm_seconds(&t->machine, w, 2u, (dt_comm_kind)k, &c->update.comm[k], &between);
+        if (k != DT_COMM_SEND)
+            late += dti_comm_seconds(&t->machine, w, DTI_OVER_DP, (dt_comm_kind)k,
+                                     &c->update.comm[k], &between);
     r->late = fmin(late, r->overlapped);
     r->overlapped -= r->late;
+    add_messages(t, w, c, r);
 }
 
 /* Gradients that nothing hides: the last bucket is full, or given up filling, when the last way
@@ -207,7 +225,6 @@ static rank_time time_of(const dti_task *t, const dt_way *w, const dt_training_c
     /* products alone have such, one for each on the way there */
     r.weights = r.backward * fmin(0.5, c->forward.work.flops / fmax(c->backward.work.flops, 1));
 
-    out->inside_bytes = out->between_bytes = 0;
     add_traffic(t, w, c, &r, out);
     last = last_bucket(t, w, c, &r);
     r.late += last;
@@ -233,13 +250,14 @@ static dt_status simulate(const dti_task *t, const dt_way *w, const rank_time *t
     dt_pipeline_schedule *s = NULL;
     dt_pipeline_timing *timing = NULL;
     dt_status st = DT_OK;
-    double *f, *i, *weights, *f_wait, *b_wait;
+    double *f, *i, *weights, *f_wait, *b_wait, *messages, bytes = 0;
 
-    DT_TRY(dti_alloc_array(5 * (size_t)n, sizeof *f, (void **)&f));
+    DT_TRY(dti_alloc_array(6 * (size_t)n, sizeof *f, (void **)&f));
     i = f + n;
     weights = i + n;
     f_wait = weights + n;
     b_wait = f_wait + n;
+    messages = b_wait + n;
     DT_TRY_TO(
         done, st,
         dt_pipeline_schedule_create(w->schedule, w->pp, v > 1 ? v : 0, (int)w->microbatches, &s));
@@ -251,15 +269,17 @@ static dt_status simulate(const dti_task *t, const dt_way *w, const rank_time *t
         weights[k] = r->weights / v;
         f_wait[k] = share * r->tensor / v;
         b_wait[k] = (1 - share) * r->tensor / v;
-        costs.message = fmax(costs.message, r->message);
+        bytes = fmax(bytes, r->message);
     }
+    for (int k = 1; k < n; k++)
+        messages[k] = dti_message_seconds(&t->machine, w, (k - 1) % w->pp, k % w->pp, bytes);
     if (crowd > 1 && line == NULL) {
         const dti_shared_work shared = { f,
                                          i,
                                          weights,
                                          f_wait,
                                          b_wait,
-                                         costs.message,
+                                         messages,
                                          t->machine.devices_per_node / crowd / (w->dp * w->tp) };
         DT_TRY_TO(done, st, dti_shared_makespan(s, &shared, makespan));
         goto done;
@@ -272,6 +292,7 @@ static dt_status simulate(const dti_task *t, const dt_way *w, const rank_time *t
     costs.f = f;
     costs.i = i;
     costs.w = weights;
+    costs.messages = messages;
     DT_TRY_TO(done, st, dt_pipeline_simulate(s, &costs, &timing));
     *makespan = dt_pipeline_timing_total(timing).makespan;
     if (line != NULL) {
@@ -317,6 +338,22 @@ static void hold(const dt_training_cost *c, dt_way_cost *out)
     out->state_bytes = c->state_bytes;
     out->kept_bytes = c->kept_bytes;
     out->peak_bytes = c->peak_bytes;
+}
+
+/* What ranks of kind `k` receive, which lie at different places between others. */
+static void receive(const dti_task *t, const dt_way *w, const rank_time *r, const int *kind_at,
+                    int k, const dt_way_cost *mine, dt_way_cost *out)
+{
+    for (int place = 0; place < w->pp; place++) {
+        int64_t between;
+        if (kind_at[place] != k) continue;
+        between = (int64_t)(r->received * dti_messages_between(&t->machine, w, place) + 0.5);
+        if (dti_message_leaves(&t->machine, w, place, w->pp - 1 - place))
+            between += (int64_t)r->shared;
+        out->between_bytes = dti_max(out->between_bytes, mine->between_bytes + between);
+        out->inside_bytes = dti_max(
+            out->inside_bytes, mine->inside_bytes + (int64_t)(r->received + r->shared) - between);
+    }
 }
 
 /* What computing takes all ranks of a pipeline that share cores, at the least. */
@@ -366,7 +403,6 @@ dt_status dti_way_count(dti_task *t, const dt_way *w, dt_way_cost *out)
     int place[DTI_MAX_STAGES], kind_at[DTI_MAX_STAGES], n;
     rank_time *times;
     dt_status st = DT_OK;
-    int64_t inside = 0, between = 0;
 
     *out = (dt_way_cost){ 0 };
     if (t->o.goal != DT_PLAN_STEP) return dti_serve_count(t, w, out);
@@ -376,18 +412,16 @@ dt_status dti_way_count(dti_task *t, const dt_way *w, dt_way_cost *out)
     DT_TRY(dti_alloc_array((size_t)n, sizeof *times, (void **)&times));
     for (int k = 0; k < n; k++) {
         dt_training_cost c;
+        dt_way_cost mine = { 0 };
         DT_TRY_TO(done, st, count(t, w, place[k], &c));
-        times[k] = time_of(t, w, &c, out);
-        inside = dti_max(inside, out->inside_bytes);
-        between = dti_max(between, out->between_bytes);
+        times[k] = time_of(t, w, &c, &mine);
         hold(&c, out);
+        receive(t, w, &times[k], kind_at, k, &mine, out);
         if ((double)out->peak_bytes > device) { /* whatever the others do */
             out->seconds = INFINITY;
             goto done;
         }
     }
-    out->inside_bytes = inside;
-    out->between_bytes = between;
     st = add_up(t, w, times, kind_at, n, out);
 done:
     dti_free(times);

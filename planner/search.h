@@ -12,6 +12,10 @@
 
 enum { DTI_MESH_BYTES = 64, DTI_MAX_STAGES = 2048 };
 
+/* Mesh dims of a way as bits, whichever of them its mesh has: the last one is the nearest. */
+enum { DTI_DIM_PP, DTI_DIM_DP, DTI_DIM_TP, DTI_N_DIMS };
+enum { DTI_OVER_DP = 1 << DTI_DIM_DP, DTI_OVER_TP = 1 << DTI_DIM_TP };
+
 /* Gradients that travel together while a pass goes on. */
 enum { DTI_BUCKET_BYTES = 64 << 20 };
 
@@ -109,11 +113,22 @@ dt_status dti_decide(dti_task *t, char text[DT_REASON_BYTES]) DT_MUST_USE;
 /* Whether what a way was counted to need is there, on the device and its host; else why not. */
 bool dti_verdict_fits(const dti_task *t, dt_verdict *v);
 
-/* --- costs ------------------------------------------------------------------------------------ */
+/* --- what travels (travel.c) ------------------------------------------------------------------ */
 
-/* Seconds of so many operations over the mesh dims `dims` of a way: pp, dp, tp are bits 0, 1, 2. */
+/* Seconds of so many collectives over the dims `dims` of a way. */
 double dti_comm_seconds(const dt_machine *m, const dt_way *way, uint32_t dims, dt_comm_kind kind,
                         const dt_comm_counter *count, bool *between);
+
+/* Of a message of so many bytes from each rank at place `a` of a pipeline to one at place `b`. */
+double dti_message_seconds(const dt_machine *m, const dt_way *way, int a, int b, double bytes);
+
+/* Whether it leaves a node on any of their ranks. */
+bool dti_message_leaves(const dt_machine *m, const dt_way *way, int a, int b);
+
+/* The share of messages to a place of the pipeline that come from other nodes. */
+double dti_messages_between(const dt_machine *m, const dt_way *way, int place);
+
+/* --- costs ------------------------------------------------------------------------------------ */
 
 /* What a way needs at the least (bound.c): bytes of the device's memory, seconds. */
 dt_status dti_way_bound(dti_task *t, const dt_way *way, double *bytes, double *seconds) DT_MUST_USE;

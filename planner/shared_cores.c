@@ -54,7 +54,7 @@ static double arrival(const world *w, const dt_action *a)
     if (made < 0) return INFINITY;
     return dt_pipeline_schedule_rank_of(w->s, from) == dt_pipeline_schedule_rank_of(w->s, a->stage)
                ? made
-               : made + w->work->message;
+               : made + w->work->message[from > a->stage ? from : a->stage];
 }
 
 static double seconds_of(const dti_shared_work *work, const dt_action *a)

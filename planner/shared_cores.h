@@ -10,8 +10,8 @@
  * back without one. */
 typedef struct dti_shared_work {
     const double *f, *i, *w, *f_wait, *b_wait; /* [n_stages] */
-    double message;                            /* from one rank to another */
-    double cores;                              /* for all ranks of the pipeline */
+    const double *message; /* [n_stages] between stages k - 1 and k, of different ranks */
+    double cores;          /* for all ranks of the pipeline */
 } dti_shared_work;
 
 /* When the last action has ended. */

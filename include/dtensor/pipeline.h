@@ -178,11 +178,14 @@ typedef struct dt_pipeline_costs {
                                 * and neither waits for what the other needs */
     const int64_t *live_bytes; /* as in dt_pipeline_limits */
     const int64_t *postponed_bytes;
+    const double *messages; /* [n_stages] in the place of `message`: entry k is of one between
+                             * stages k - 1 and k, either way; the first is not looked at. NULL: all
+                             * take as long */
 } dt_pipeline_costs;
 
-#define DT_PIPELINE_COSTS_INIT                                               \
-    {                                                                        \
-        sizeof(dt_pipeline_costs), 0, NULL, NULL, NULL, 0.0, 1.0, NULL, NULL \
+#define DT_PIPELINE_COSTS_INIT                                                     \
+    {                                                                              \
+        sizeof(dt_pipeline_costs), 0, NULL, NULL, NULL, 0.0, 1.0, NULL, NULL, NULL \
     }
 
 typedef struct dt_pipeline_total {

@@ -45,20 +45,20 @@ static const fixture quick[] = {
     { B13, "pcie", 0, 64, 0, "M3", 1, 8, 1, 3, false },
     { WIDE, "h100", 18e9, 16, 512, "M4", 1, 4, 2, 3, false },
     { B13, "a100:4x8", 0, 256, 0, "C1", 1, 32, 1, 3, false },
-    { B8, "ethernet:4x8", 0, 256, 0, "C3", 4, 8, 1, 1, false },
+    { B8, "ethernet:4x8", 0, 256, 0, "C3", 8, 4, 1, 0, false },
 };
 
 static const fixture slow[] = {
     { B13, "pcie", 2.5e9, 16, 512, "M4", 0, 0, 0, 0, false },
     { B8, "h100", 0, 128, 0, "M2", 1, 8, 1, 3, false },
     { B8, "h100:2x8", 0, 256, 0, "C1", 1, 16, 1, 3, false },
-    { B1, "ethernet:4x8", 0, 256, 0, "C3", 4, 8, 1, 0, false },
-    { M125, "ethernet:2x8", 0, 256, 0, "C3", 2, 8, 1, 0, false },
+    { B1, "ethernet:4x8", 0, 256, 0, "C3", 16, 2, 1, 0, false },
+    { M125, "ethernet:2x8", 0, 256, 0, "C3", 1, 16, 1, 2, false },
     { B13, "a100", 0, 128, 0, "M2", 1, 8, 1, 3, false },
     { B30, "h100", 0, 128, 0, "M2", 1, 8, 1, 3, true },
     { B30, "pcie", 0, 64, 0, "M3", 4, 2, 1, 1, true },
     { B70, "h100:8x8", 0, 512, 0, "C1", 1, 64, 1, 3, false },
-    { B13, "ethernet:8x8", 0, 256, 0, "C3", 8, 8, 1, 1, false },
+    { B13, "ethernet:8x8", 0, 256, 0, "C3", 16, 4, 1, 0, false },
     { B30, "ethernet:2x8", 0, 128, 0, "C2", 16, 1, 1, 1, true },
     { B70, "ethernet:4x8", 0, 256, 0, "C2", 16, 1, 2, 1, true },
 };

@@ -12,9 +12,11 @@ enum { MOST_STAGES = 16 };
 static double makespan(dt_pipeline_schedule *s, double message, double wait, double cores)
 {
     double f[MOST_STAGES], back[MOST_STAGES], f_wait[MOST_STAGES], b_wait[MOST_STAGES], out;
-    const dti_shared_work work = { f, back, back, f_wait, b_wait, message, cores };
+    double messages[MOST_STAGES];
+    const dti_shared_work work = { f, back, back, f_wait, b_wait, messages, cores };
 
     for (int i = 0; i < MOST_STAGES; i++) {
+        messages[i] = message * (1 + i % 3);
         f[i] = 1 + 0.25 * i;
         back[i] = f[i];
         f_wait[i] = b_wait[i] = wait;
@@ -26,11 +28,12 @@ static double makespan(dt_pipeline_schedule *s, double message, double wait, dou
 static double simulated(dt_pipeline_schedule *s, double message, double wait)
 {
     dt_pipeline_costs c = DT_PIPELINE_COSTS_INIT;
-    double f[MOST_STAGES], i[MOST_STAGES], w[MOST_STAGES];
+    double f[MOST_STAGES], i[MOST_STAGES], w[MOST_STAGES], messages[MOST_STAGES];
     dt_pipeline_timing *timing;
     double out;
 
     for (int k = 0; k < MOST_STAGES; k++) {
+        messages[k] = message * (1 + k % 3);
         w[k] = 1 + 0.25 * k;
         f[k] = i[k] = w[k] + wait;
     }
@@ -38,7 +41,7 @@ static double simulated(dt_pipeline_schedule *s, double message, double wait)
     c.f = f;
     c.i = i;
     c.w = w;
-    c.message = message;
+    c.messages = messages;
     DT_ASSERT_OK(dt_pipeline_simulate(s, &c, &timing));
     out = dt_pipeline_timing_total(timing).makespan;
     dt_pipeline_timing_release(&timing);

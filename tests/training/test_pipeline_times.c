@@ -235,6 +235,26 @@ DT_TEST(pipeline_times, times_that_are_none_are_refused)
     DT_ASSERT(t == NULL);
 }
 
+/* Three stages on three ranks, by hand: all actions take 1, there and back over 0.25 and 2. */
+DT_TEST(pipeline_times, messages_take_what_lies_between_their_stages)
+{
+    static const double messages[] = { 100, 0.25, 2 }, bad[] = { 0, -1, 0 };
+    dt_pipeline_costs c = DT_PIPELINE_COSTS_INIT;
+    DT_HELD(pipeline_schedule) *s = NULL;
+    DT_HELD(pipeline_timing) *t = NULL;
+
+    c.messages = messages;
+    c.message = 50; /* does not count */
+    DT_ASSERT_OK(dt_pipeline_schedule_create("1f1b", 3, 1, 1, &s));
+    DT_ASSERT_OK(dt_pipeline_simulate(s, &c, &t));
+    DT_ASSERT_CLOSE(dt_pipeline_timing_span(t, 1, 0).begin, 1.25, 0.0);
+    DT_ASSERT_CLOSE(dt_pipeline_timing_span(t, 2, 0).begin, 4.25, 0.0);
+    DT_ASSERT_CLOSE(dt_pipeline_timing_total(t).makespan, 9 + 2 * 2.25, 0.0);
+    dt_pipeline_timing_release(&t);
+    c.messages = bad;
+    DT_ASSERT_STATUS(dt_pipeline_simulate(s, &c, &t), DT_ERR_ARG, "between stages 0 and 1 takes");
+}
+
 DT_TEST(pipeline_times, long_schedules_take_no_time_of_ours)
 {
     const int64_t begin = dti_now_ns();

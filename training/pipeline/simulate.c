@@ -21,6 +21,10 @@ static dt_status check_times(const dt_pipeline_costs *c, int n_stages)
                      "%c of stage %d takes %g; times are 0 or more", "FIW"[k], s, times[k][s]);
     DT_CHECK(isfinite(c->message) && c->message >= 0.0, DT_ERR_ARG,
              "a message takes %g; times are 0 or more", c->message);
+    for (int s = 1; c->messages != NULL && s < n_stages; s++)
+        DT_CHECK(isfinite(c->messages[s]) && c->messages[s] >= 0.0, DT_ERR_ARG,
+                 "a message between stages %d and %d takes %g; times are 0 or more", s - 1, s,
+                 c->messages[s]);
     DT_CHECK(isfinite(c->together) && c->together >= 0.0, DT_ERR_ARG,
              "two actions together take %g of their time; it is a share, or 0 for one after the "
              "other",

@@ -36,8 +36,10 @@ static double arrival(const walk *w, const dt_action *a)
     const int from = dti_needed_stage(w->s, a);
     const double made = from >= 0 ? *made_by(w, a, from) : 0.0;
     const bool travels = from >= 0 && w->s->rank_of[from] != w->s->rank_of[a->stage];
+    const double *each = w->costs->messages;
 
-    return made >= 0.0 && travels ? made + w->costs->message : made;
+    if (made < 0.0 || !travels) return made;
+    return made + (each != NULL ? each[from > a->stage ? from : a->stage] : w->costs->message);
 }
 
 double dti_action_time(const dt_pipeline_costs *c, const dt_action *a)
