@@ -22,6 +22,8 @@ typedef struct planning {
     const cli_args *args;
     dt_plan *plan; /* of --plan, or NULL */
     dt_prediction *found;
+    const char *mesh;
+    char default_mesh[CLI_DEFAULT_MESH];
 } planning;
 
 static void name_option(void *arg, const char *field, char text[DT_OPTION_NAME_BYTES])
@@ -38,7 +40,7 @@ static dt_status read_options(const cli_console *console, planning *p, cli_pipel
 {
     const cli_args *args = p->args;
 
-    if (args->mesh != NULL) o->mesh = args->mesh;
+    o->mesh = p->mesh;
     if (args->batch > 0) o->batch = args->batch;
     o->sequence = args->sequence;
     o->load = load;
@@ -107,11 +109,10 @@ static dt_status print_text(const planning *p)
     (void)printf("%s, %s parameters in %s, mesh %s of %d rank%s, %" PRId64 " sequence%s of %" PRId64
                  " tokens%s%s%s\n\n%s",
                  info->model_type, dti_count_text(cli_count_params(model), number),
-                 dt_dtype_name(info->dtype), p->args->mesh != NULL ? p->args->mesh : "tp=1",
-                 dt_mesh_n_ranks(mesh), dt_mesh_n_ranks(mesh) == 1 ? "" : "s", batch,
-                 batch == 1 ? "" : "s", dt_prediction_sequence(p->found),
-                 plan != NULL ? ", plan " : "", plan != NULL ? plan : "",
-                 p->args->sequence_parallel ? ", tokens cut" : "", text);
+                 dt_dtype_name(info->dtype), p->mesh, dt_mesh_n_ranks(mesh),
+                 dt_mesh_n_ranks(mesh) == 1 ? "" : "s", batch, batch == 1 ? "" : "s",
+                 dt_prediction_sequence(p->found), plan != NULL ? ", plan " : "",
+                 plan != NULL ? plan : "", p->args->sequence_parallel ? ", tokens cut" : "", text);
     free(text);
     return DT_OK;
 }
@@ -145,13 +146,13 @@ static dt_status print_json(const planning *p)
     free(text);
     name_source(p, json_object_get(rest, "layout"));
     name_source(p, json_object_get(rest, "points"));
-    head = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s?, s:b, s:I, s:I, s:I}", "model",
-        dti_printable(p->args->folder, folder, sizeof folder), "model_type", info->model_type,
-        "dtype", dt_dtype_name(info->dtype), "mesh", p->args->mesh != NULL ? p->args->mesh : "tp=1",
-        "plan", p->args->plan, "sequence_parallel", (int)p->args->sequence_parallel, "parameters",
-        (json_int_t)cli_count_params(model), "batch", (json_int_t)dt_prediction_batch(p->found),
-        "sequence", (json_int_t)dt_prediction_sequence(p->found));
+    head = json_pack("{s:s, s:s, s:s, s:s, s:s?, s:b, s:I, s:I, s:I}", "model",
+                     dti_printable(p->args->folder, folder, sizeof folder), "model_type",
+                     info->model_type, "dtype", dt_dtype_name(info->dtype), "mesh", p->mesh, "plan",
+                     p->args->plan, "sequence_parallel", (int)p->args->sequence_parallel,
+                     "parameters", (json_int_t)cli_count_params(model), "batch",
+                     (json_int_t)dt_prediction_batch(p->found), "sequence",
+                     (json_int_t)dt_prediction_sequence(p->found));
     if (head == NULL || rest == NULL || json_object_update(head, rest) != 0) {
         json_decref(head);
         json_decref(rest);
@@ -215,6 +216,7 @@ static dt_status show_plan(const cli_args *args, const cli_env *env, const cli_c
     dt_status st = DT_OK;
 
     (void)env;
+    p.mesh = cli_mesh_of(args, p.default_mesh);
     DT_CHECK(args->folder != NULL, DT_ERR_ARG,
              "no model; give --model DIR, a Hugging Face folder with a config.json");
     DT_TRY(cli_check_model(args));

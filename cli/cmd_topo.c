@@ -13,6 +13,7 @@
 typedef struct topo {
     dt_topology *machine;
     const char *mesh;
+    char default_mesh[CLI_DEFAULT_MESH];
     dt_division division;
     int n_ranks;
 } topo;
@@ -83,7 +84,7 @@ static dt_status read_arguments(const cli_args *args, topo *t)
     int sizes[DT_MAX_DIMS], n_dims;
     dt_status st;
 
-    t->mesh = args->mesh != NULL ? args->mesh : "tp=1";
+    t->mesh = cli_mesh_of(args, t->default_mesh);
     st = dt_mesh_parse(t->mesh, &n_dims, names, sizes, &t->n_ranks);
     if (st != DT_OK) dti_error_prefix("--mesh");
     DT_TRY(st);

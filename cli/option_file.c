@@ -258,8 +258,10 @@ static dt_status read_found(const cli_command *command, cli_args *args)
         args->plan = NULL;
         if (json_is_object(options))
             st = read_object(command, options, false, args);
-        else
+        else if (json_is_null(options))
             st = dt_fail(DT_ERR_ARG, "it found no way that fits");
+        else
+            st = dt_fail(DT_ERR_FORMAT, "\"options\" must be an object, or null");
         if (st != DT_OK) dti_error_prefix("--plan %s", path);
     }
     json_decref(all);

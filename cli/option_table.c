@@ -101,6 +101,7 @@ static const cli_option options[] = {
     { "explain", 0, TEXT, "MESH", AT(explain), CLI_PLAN, 0, "of --auto: this mesh alone; with zero=1,... one way: what it costs, what rejects it" },
     { "goal", 0, TEXT, "WORD", AT(goal), CLI_PLAN, 0, "of --auto without --train: token (default) or prompt" },
     { "measure", 0, NUMBER, "K", AT(measure), CLI_PLAN, 1000, "of --auto --train: run the K best for some steps here, the fastest leads" },
+    { "seconds", 0, NUMBER, "N", AT(seconds), CLI_PLAN, 86400, "of --auto: to look for at most (default: until nothing can be faster)" },
     { "top", 0, NUMBER, "K", AT(top), CLI_PLAN, 1000, "of --auto: ways to rank (default 1)" },
     { "train",           0,  FLAG,   NULL,   AT(train),          CLI_PLAN,     0, "of a training step: what it sends, computes and holds" },
     { "picture",         0,  TEXT,   "FILE", AT(picture),        CLI_PLAN,     0, "SVG of --train on a pipeline: its schedule in time; of --auto: memory too" },

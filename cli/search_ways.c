@@ -19,6 +19,7 @@ dt_status cli_check_auto(const cli_args *args)
                           : args->top > 0         ? "top"
                           : args->measure > 0     ? "measure"
                           : args->goal != NULL    ? "goal"
+                          : args->seconds > 0     ? "seconds"
                                                   : NULL;
     const char *of_mesh = args->mesh != NULL                   ? "mesh"
                           : args->fully_shard != NULL          ? "fully-shard"
@@ -87,6 +88,9 @@ static dt_status split_words(char *text, way_words *out)
         value = value != NULL && *value == '=' ? value : key + strlen(key);
         if (*value == '=') *value++ = '\0';
         while (i < DT_COUNT(keys) && strcmp(keys[i].name, key) != 0) i++;
+        DT_CHECK(strcmp(key, "cp") != 0, DT_ERR_ARG,
+                 "--explain: cp: there is no context parallelism here; sequence-parallel cuts "
+                 "tokens over tp outside of attention");
         DT_CHECK(i < DT_COUNT(keys), DT_ERR_ARG,
                  "--explain: \"%.40s\": dims are pp, dp and tp; a way has zero, microbatches, "
                  "schedule, stages-per-rank, recompute, sequence-parallel and offload besides",
@@ -179,6 +183,10 @@ static dt_status judge(const dt_search *s, const char *machine)
 
     if (first != NULL && first->kind == DT_VERDICT_RANKED) return DT_OK;
     if (least > 0) (void)snprintf(more, sizeof more, "; %lld devices of that kind would do", least);
+    DT_CHECK(dt_search_ended(s) == DT_SEARCH_WHOLE, DT_ERR_ARG,
+             "no way that fits on --machine %s was found before the search was ended; give it more "
+             "--seconds",
+             machine);
     DT_FAIL(DT_ERR_ARG, "the model fits in no way on --machine %s%s", machine, more);
 }
 
@@ -248,6 +256,7 @@ dt_status cli_search_ways(const cli_args *args, const cli_console *console)
     o.optimizer = &optimizer;
     o.top = (int)(args->top > args->measure ? args->top : args->measure);
     if (o.top == 0) o.top = 1;
+    o.seconds = (double)args->seconds;
     DT_TRY_TO(done, st, dt_search_ways(args->registry, args->folder, &machine, &o, &s));
     if (args->measure > 0) DT_TRY_TO(done, st, measure(args, s));
     if (whole) DT_TRY_TO(done, st, dt_search_judge(s, &way, &asked));

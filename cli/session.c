@@ -328,17 +328,23 @@ static dt_status inspect(cli_session *s)
     return dti_error_frame(st, __func__, __FILE__, __LINE__);
 }
 
+const char *cli_mesh_of(const cli_args *args, char text[CLI_DEFAULT_MESH])
+{
+    if (args->mesh != NULL) return args->mesh;
+    (void)snprintf(text, CLI_DEFAULT_MESH, "tp=%d", dt_launch_size());
+    return text;
+}
+
 dt_status cli_session_open(const cli_args *args, const cli_env *env, const cli_console *console,
                            cli_session *out)
 {
     *out = (cli_session){
         .args = args,
         .console = console,
-        .mesh = args->mesh != NULL ? args->mesh : out->default_mesh,
         .run = DT_RUN_OPTIONS_INIT,
         .load = DT_LOAD_OPTIONS_INIT,
     };
-    (void)snprintf(out->default_mesh, sizeof out->default_mesh, "tp=%d", dt_launch_size());
+    out->mesh = cli_mesh_of(args, out->default_mesh);
     DT_CHECK(args->folder != NULL, DT_ERR_ARG,
              "no model; give --model DIR, a Hugging Face folder with config.json and "
              "model.safetensors");

@@ -19,13 +19,18 @@ typedef struct cli_rank {
     char isa[CLI_ISA_BYTES];    /* whose kernels: of the CPU, or the device's name again */
 } cli_rank;
 
+enum { CLI_DEFAULT_MESH = 24 };
+
+/* --mesh; without one a rank of tp for each process that was started. */
+const char *cli_mesh_of(const cli_args *args, char text[CLI_DEFAULT_MESH]);
+
 /* Made by the process before there are ranks; afterwards ranks only read it, apart from what is
  * said to be rank 0's. */
 typedef struct cli_session {
     const cli_args *args;
     const cli_console *console;
     const char *mesh; /* "tp=2" */
-    char default_mesh[24];
+    char default_mesh[CLI_DEFAULT_MESH];
     dt_run_options run;
     dt_load_options load;
     dt_plan *plan;      /* of --plan, or NULL */

@@ -12,6 +12,7 @@
 enum { SHOWN = 24, WAY_BYTES = 160 };
 
 static const char *const recomputed[] = { "none", "selective", "full" };
+static const char *const ends[] = { "null", "\"counted\"", "\"seconds\"" };
 static const char *const kinds[] = { "ranked", "rule", "memory", "slower", "refused" };
 
 /* "pp=2,dp=2,tp=2 zero 1, tokens cut, recompute full, 1f1b, 8 microbatches of 1" */
@@ -101,7 +102,7 @@ static void put_figures(dti_writer *w, const dt_machine *m)
                     m->figure[i].value, m->figure[i].source);
 }
 
-/* Reasons that read alike are one line, with how many ways have them and the first of these. */
+/* How many are rejected for a reason of each kind, and the first of them. */
 static void put_rejected(dti_writer *w, const dt_search *s)
 {
     static const char *const heads[] = { "", "by rule", "by memory", "by time", "not possible" };
@@ -149,13 +150,28 @@ static void put_judged(dti_writer *w, const dt_search *s)
             v->rule != NULL ? v->rule : "", v->reason);
 }
 
+/* Where what tokens leave for the way back is most of what is held, or nothing fits. */
+static void put_missing(dti_writer *w, const dt_search *s)
+{
+    const dt_way_cost *c = s->n_ranked > 0 ? &s->verdicts[0].cost : NULL;
+    char kept[DTI_NUMBER_BYTES], all[DTI_NUMBER_BYTES];
+
+    if (s->task.o.goal != DT_PLAN_STEP || (c != NULL && 2 * c->kept_bytes < c->peak_bytes)) return;
+    dti_put(w, "\nnot looked at: " DTI_NO_CP);
+    if (c != NULL)
+        dti_put(w, "; of the %s of the first way %s are kept of tokens, which cp would cut",
+                dti_bytes_text(c->peak_bytes, all), dti_bytes_text(c->kept_bytes, kept));
+    dti_put(w, "\n");
+}
+
 static void put_text(dti_writer *w, const dt_search *s)
 {
     put_figures(w, &s->task.machine);
     if (s->task.guessed[0] != '\0')
         dti_put(w, "  not measured, taken for calls as large: %s\n", s->task.guessed);
     dti_put(w, "case %s\n\n", s->decision);
-    if (s->n_ranked == 0) dti_put(w, "no way fits%s\n", s->whole ? "" : " of those counted");
+    if (s->n_ranked == 0)
+        dti_put(w, "no way fits%s\n", s->end == DT_SEARCH_WHOLE ? "" : " of those counted");
     if (s->n_ranked == 0 && s->least_devices > 0)
         dti_put(w, "the smallest machine of its kind that would do has %lld devices\n",
                 (long long)s->least_devices);
@@ -167,12 +183,39 @@ static void put_text(dti_writer *w, const dt_search *s)
         if (i == 0) put_groups(w, s);
     }
     if (s->judged.way.pp > 0) put_judged(w, s);
+    put_missing(w, s);
     dti_put(w, "\n%lld ways, %lld of them counted by dry runs\n", (long long)s->n,
             (long long)s->n_counted);
+    if (s->end == DT_SEARCH_TIMED)
+        dti_put(w, "ended after its %.4g s: of those that were not counted some may be faster\n",
+                s->task.o.seconds);
+    if (s->end == DT_SEARCH_COUNTED)
+        dti_put(w, "ended after %d were counted: of the others some may be faster\n",
+                s->task.o.most_counted);
     put_rejected(w, s);
 }
 
 /* --- as JSON ---------------------------------------------------------------------------------- */
+
+/* What was asked for besides, which a run is to have as well. */
+static void put_asked(dti_writer *w, const dti_task *t)
+{
+    const dt_optimizer_options *o = &t->optimizer;
+    const dt_plan *plan = t->load.plan;
+    char number[DTI_NUMBER_BYTES];
+
+    if (t->load.plan_name != NULL || plan != NULL) {
+        dti_put(w, ", \"plan\": ");
+        dti_put_json(w, t->load.plan_name != NULL                  ? t->load.plan_name
+                        : plan->n_rules == 0 && plan->more == NULL ? "built-in"
+                                                                   : plan->source);
+    }
+    if (t->o.goal != DT_PLAN_STEP) return;
+    if (o->rule == DT_SGD) dti_put(w, ", \"optimizer\": \"sgd\"");
+    if (o->momentum > 0) dti_put(w, ", \"momentum\": %s", dti_number_text(o->momentum, number));
+    if (o->nesterov) dti_put(w, ", \"nesterov\": true");
+    if (!o->masters) dti_put(w, ", \"no-masters\": true");
+}
 
 static void put_options(dti_writer *w, const dti_task *t, const dt_way *way)
 {
@@ -185,6 +228,7 @@ static void put_options(dti_writer *w, const dti_task *t, const dt_way *way)
             dti_put(w, ", \"weights\": ");
             dti_put_json(w, t->load.weights);
         }
+        put_asked(w, t);
         dti_put(w, " }");
         return;
     }
@@ -199,6 +243,7 @@ static void put_options(dti_writer *w, const dti_task *t, const dt_way *way)
     if (way->dp > 1) dti_put(w, ", \"bucket\": %d", (int)DTI_BUCKET_BYTES);
     if (way->schedule != NULL) dti_put(w, ", \"schedule\": \"%s\"", way->schedule);
     if (way->stages_per_rank > 1) dti_put(w, ", \"stages-per-rank\": %d", way->stages_per_rank);
+    put_asked(w, t);
     dti_put(w, " }");
 }
 
@@ -280,6 +325,8 @@ static void put_json(dti_writer *w, const dt_search *s)
     dti_put_json(w, s->decision);
     dti_put(w, ",\n\"ways\": %lld,\n\"counted\": %lld,\n\"least_devices\": %lld", (long long)s->n,
             (long long)s->n_counted, (long long)s->least_devices);
+    dti_put(w, ",\n\"ended\": %s", ends[s->end]);
+    dti_put(w, ",\n\"not_looked_at\": [\"" DTI_NO_CP "\"]");
     dti_put(w, ",\n\"options\": ");
     if (s->n_ranked > 0)
         put_options(w, &s->task, &s->verdicts[0].way);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/numbers.h"
+#include "base/sync.h"
 #include "base/text.h"
 #include "planner/search.h"
 
@@ -233,7 +234,7 @@ static size_t next_of(const dt_search *s)
     for (size_t i = (size_t)s->n_ranked; i < s->n; i++) {
         const dt_verdict *v = &s->verdicts[i], *b = &s->verdicts[best < s->n ? best : i];
         if (v->kind != DT_VERDICT_SLOWER && v->kind != DT_VERDICT_RANKED) continue;
-        if (!s->whole && !v->counted) continue; /* as many as are allowed were counted */
+        if (s->end != DT_SEARCH_WHOLE && !v->counted) continue; /* no more may be counted */
         if (best == s->n || s->bounds[i] < s->bounds[best] ||
             (s->bounds[i] == s->bounds[best] && !v->counted && b->counted))
             best = i;
@@ -243,20 +244,31 @@ static size_t next_of(const dt_search *s)
     return best;
 }
 
+/* Whether one more may be counted. */
+static dt_search_end ends(const dt_search *s)
+{
+    const dt_planner_options *o = &s->task.o;
+
+    if (s->n_counted >= o->most_counted) return DT_SEARCH_COUNTED;
+    return s->n_counted > 0 && o->seconds > 0 &&
+                   (double)(dti_now_ns() - s->begin_ns) > o->seconds * 1e9
+               ? DT_SEARCH_TIMED
+               : DT_SEARCH_WHOLE;
+}
+
 /* Whatever is counted and leads is as good as what is left can be, as long as more may be counted;
  * then the best of those that were. */
 static dt_status rank(dt_search *s)
 {
     const dti_task *t = &s->task;
 
-    s->whole = true;
     while (s->n_ranked < t->o.top) {
         const size_t i = next_of(s);
         dt_verdict found;
         if (i == s->n) break;
         if (!s->verdicts[i].counted) {
-            s->whole = s->n_counted < t->o.most_counted;
-            if (s->whole) DT_TRY(count(s, i));
+            s->end = ends(s);
+            if (s->end == DT_SEARCH_WHOLE) DT_TRY(count(s, i));
             continue;
         }
         found = s->verdicts[i]; /* to its place at the front */
@@ -281,10 +293,14 @@ static void explain(dt_search *s)
         v->kind = DT_VERDICT_SLOWER;
         v->number = v->counted ? v->cost.seconds : v->number;
         v->limit = limit;
-        if (!s->whole && !v->counted)
+        if (s->end == DT_SEARCH_COUNTED && !v->counted)
             (void)snprintf(v->reason, sizeof v->reason,
-                           "not counted: takes at least %.4g s, and %lld ways were to be counted",
-                           v->number, (long long)s->task.o.most_counted);
+                           "not counted: takes at least %.4g s, and %d ways were to be counted",
+                           v->number, s->task.o.most_counted);
+        else if (s->end == DT_SEARCH_TIMED && !v->counted)
+            (void)snprintf(v->reason, sizeof v->reason,
+                           "not counted: takes at least %.4g s, and the search %.4g s", v->number,
+                           s->task.o.seconds);
         else
             (void)snprintf(v->reason, sizeof v->reason, "takes %s%.4g s, the last one above %.4g s",
                            v->counted ? "" : "at least ", v->number, v->limit);
@@ -329,7 +345,7 @@ static dt_status grow(dt_search *of)
     }
     most *= (double)MAX_SHARE / m->figure[DT_FIGURE_DEVICE_BYTES].value;
     while (of->least_devices == 0 && (double)dti_machine_ranks(m) < most && st == DT_OK) {
-        dt_search more = { .task = of->task, .by_memory = true };
+        dt_search more = { .task = of->task, .by_memory = true, .begin_ns = of->begin_ns };
         const bool wide = m->devices_per_node < 8 && m->nodes == 1 &&
                           m->figure[DT_FIGURE_INSIDE_BANDWIDTH].value > 0;
         if (!wide && m->figure[DT_FIGURE_BETWEEN_BANDWIDTH].value == 0) break;
@@ -360,11 +376,13 @@ dt_status dt_search_ways(dt_runtime *rt, const char *dir, const dt_machine *mach
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
     *out = NULL;
     DT_TRY(dti_new(sizeof *s, &s));
+    s->begin_ns = dti_now_ns();
     DT_TRY_TO(fail, st, dti_task_open(rt, dir, machine, options, &s->task));
     DT_TRY_TO(fail, st, dti_decide(&s->task, s->decision));
     DT_TRY_TO(fail, st, search(s));
     explain(s);
-    if (s->n_ranked == 0 && s->whole && s->task.o.pp + s->task.o.dp + s->task.o.tp == 0)
+    if (s->n_ranked == 0 && s->end == DT_SEARCH_WHOLE &&
+        s->task.o.pp + s->task.o.dp + s->task.o.tp == 0)
         DT_TRY_TO(fail, st, grow(s));
     if (s->n_ranked > 0) {
         s->least_devices = dti_machine_ranks(machine);
@@ -398,6 +416,11 @@ const char *dt_search_case(const dt_search *s, char text[DT_REASON_BYTES])
 {
     (void)snprintf(text, DT_REASON_BYTES, "%s", s != NULL ? s->decision : "");
     return text;
+}
+
+dt_search_end dt_search_ended(const dt_search *s)
+{
+    return s != NULL ? s->end : DT_SEARCH_WHOLE;
 }
 
 int64_t dt_search_least_devices(const dt_search *s)

@@ -16,6 +16,9 @@ enum { DTI_MESH_BYTES = 64, DTI_MAX_STAGES = 2048 };
 enum { DTI_DIM_PP, DTI_DIM_DP, DTI_DIM_TP, DTI_N_DIMS };
 enum { DTI_OVER_DP = 1 << DTI_DIM_DP, DTI_OVER_TP = 1 << DTI_DIM_TP };
 
+/* What ways have elsewhere, and reports say. */
+#define DTI_NO_CP "cp, context parallelism, which the library does not have"
+
 /* Gradients that travel together while a pass goes on. */
 enum { DTI_BUCKET_BYTES = 64 << 20 };
 
@@ -77,7 +80,8 @@ struct dt_search {
     int64_t n_ranked, n_counted;
     int64_t least_devices;
     bool by_memory; /* bounds are bytes: what fits is looked for, not what is fast */
-    bool whole;     /* nothing was passed over for want of most_counted */
+    dt_search_end end;
+    int64_t begin_ns; /* when it was begun */
     char decision[DT_REASON_BYTES];
     dt_operator_group group[DTI_GROUPS]; /* of the first that is ranked; without a name: none */
     dt_verdict judged;                   /* by dt_search_judge(); no pp: none was */

@@ -2,6 +2,7 @@
  *
  * What a search knows of its model before it looks at ways: sizes, stages, and passes of one
  * sequence. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -102,6 +103,8 @@ static dt_status check(dti_task *t)
              (int)t->o.goal, (int)DT_PLAN_PROMPT);
     DT_CHECK(t->o.top >= 1 && t->o.most_counted >= 1, DT_ERR_ARG,
              "top %d, most_counted %d: must be 1 or more", t->o.top, t->o.most_counted);
+    DT_CHECK(t->o.seconds >= 0 && isfinite(t->o.seconds), DT_ERR_ARG,
+             "%g seconds to look for: a number from 0 on", t->o.seconds);
     DT_TRY(check_degrees(t));
     t->rate = m->figure[rates[t->dtype]].value * m->figure[DT_FIGURE_EFFICIENCY].value;
     DT_CHECK(t->rate > 0, DT_ERR_ARG, "machine %s: %s is not known, and the model is in %s",

@@ -184,12 +184,22 @@ typedef struct dt_planner_options {
     int top;                               /* ways to rank; 1 */
     int most_counted;                      /* ways to count at most; 400 */
     dt_plan_goal goal;
+    double seconds; /* to look for: what would be counted later, but for a first way, ends the
+                     * search, which says so. 0: as many as it takes, so that the same input always
+                     * finds the same */
 } dt_planner_options;
 
-#define DT_PLANNER_OPTIONS_INIT                                                     \
-    {                                                                               \
-        sizeof(dt_planner_options), 0, 0, NULL, NULL, 0, 0, 0, 1, 400, DT_PLAN_STEP \
+#define DT_PLANNER_OPTIONS_INIT                                                        \
+    {                                                                                  \
+        sizeof(dt_planner_options), 0, 0, NULL, NULL, 0, 0, 0, 1, 400, DT_PLAN_STEP, 0 \
     }
+
+/* What ended a search before it was known that nothing else could be faster. */
+typedef enum dt_search_end {
+    DT_SEARCH_WHOLE,   /* nothing */
+    DT_SEARCH_COUNTED, /* most_counted ways were counted */
+    DT_SEARCH_TIMED    /* `seconds` were over */
+} dt_search_end;
 
 typedef struct dt_search dt_search;
 
@@ -198,7 +208,8 @@ typedef struct dt_search dt_search;
  * and tensor parallelism that use every device of the machine, stages of ZeRO, tokens cut,
  * recomputation, schedules, microbatches, state with the host. Rules forbid some; others are passed
  * over because a bound says that they need too much memory or time; what is left is counted by dry
- * runs, the most promising first, until nothing can be faster. It is a function of its arguments.
+ * runs, the most promising first, until nothing can be faster. It is a function of its arguments,
+ * unless they limit its seconds and it needs more.
  * For generation the degrees alone are looked at, also of a part of the devices.
  *
  *   rt   whose registries hold; NULL: the built-in ones alone
@@ -245,6 +256,10 @@ DT_API DT_MUST_USE dt_status dt_search_judge(dt_search *search, const dt_way *wa
  *             as dt_search_judge(); those of dry runs
  */
 DT_API DT_MUST_USE dt_status dt_search_draw(dt_search *search, const dt_way *way, char **svg);
+
+/** What ended the search: of what is ranked then it is known alone that it is the best of what was
+ * counted. Not collective. Errors: none. */
+DT_API dt_search_end dt_search_ended(const dt_search *search);
 
 /** Verdict `i`: ranked ones first, the fastest leading, then all others; NULL behind the last. Not
  * collective. Errors: none. */

@@ -333,7 +333,7 @@ DT_TEST(cli_plan_auto, what_cannot_be_is_refused)
     COMMAND_ENDS(
         2,
         COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--explain", "cp=4"),
-        "dims are pp, dp and tp");
+        "there is no context parallelism here");
     COMMAND_ENDS(2,
                  COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--explain",
                          "dp=4,zero=x"),
@@ -350,9 +350,42 @@ DT_TEST(cli_plan_auto, what_cannot_be_is_refused)
                  COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file,
                          "--sequence", "16", "--dtype", "f32", "--explain", "pp=3"),
                  "pp=3,dp=1,tp=1: the machine has 4 devices");
+    COMMAND_ENDS(
+        2,
+        COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--explain", "cp=2"),
+        "there is no context parallelism here");
+    COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--seconds", "2"), "--seconds is of --auto");
     dt_test_write_file(p.folder, "machine.json", "{}", 2);
     COMMAND_ENDS(2, COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file),
                  "devices_per_node is missing");
+}
+
+/* A plan's file that somebody has changed. */
+DT_TEST(cli_plan_auto, options_that_are_none_are_refused)
+{
+    static const char *const cases[][2] = {
+        { "{\"options\": 5, \"verdicts\": []}", "\"options\" must be an object, or null" },
+        { "{\"options\": [], \"verdicts\": []}", "\"options\" must be an object, or null" },
+        { "{\"options\": null, \"verdicts\": []}", "it found no way that fits" },
+        { "{\"options\": {\"mesh\": []}, \"verdicts\": []}", "--mesh" },
+        { "{\"options\": {\"mesh\": {}}, \"verdicts\": []}", "\"mesh\": is neither a text nor" },
+        { "{\"options\": {\"batch\": \"x\"}, \"verdicts\": []}", "is not a number from 1" },
+        { "{\"options\": {\"zero\": 4}, \"verdicts\": []}", "from 0 to 3" },
+        { "{\"options\": {\"sequence-parallel\": 1}, \"verdicts\": []}", "neither true nor false" },
+        { "{\"options\": {\"steepness\": 1}, \"verdicts\": []}", "steepness" },
+    };
+    char plan[TRAIN_PATH_BYTES];
+    train_place p;
+
+    train_open(&p);
+    (void)snprintf(plan, sizeof plan, "%s/plan.json", p.folder);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_test_write_file(p.folder, "plan.json", cases[i][0], strlen(cases[i][0]));
+        COMMAND_ENDS(2,
+                     COMMAND("train", "-m", p.model, "--data", p.data, "--steps", "1", "-o", p.run,
+                             "--plan", plan),
+                     cases[i][1]);
+    }
 }
 
 DT_TEST(cli_plan_auto, a_model_that_fits_nowhere_ends_with_2_and_says_where_it_would)

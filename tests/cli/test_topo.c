@@ -38,6 +38,19 @@ DT_TEST(topo, ranks_that_say_most_are_near_each_other)
     COMMAND_ENDS(2, COMMAND("topo", "--mesh", "tp=2,pp"), "--mesh: mesh \"tp=2,pp\"");
 }
 
+/* Without --mesh it is the one that a run under the same launcher has. */
+DT_TEST(topo, processes_that_were_started_are_its_ranks)
+{
+    command_result r;
+
+    DT_ASSERT(setenv("OMPI_COMM_WORLD_RANK", "0", 1) == 0);
+    r = COMMAND_ENV("OMPI_COMM_WORLD_SIZE=3", "topo", "--machine", "core:4 pu:1", "--threads", "1");
+    DT_ASSERT(unsetenv("OMPI_COMM_WORLD_RANK") == 0);
+    COMMAND_ENDS(0, r, "mesh tp=3: 3 ranks of 1 thread");
+    COMMAND_ENDS(0, COMMAND("topo", "--machine", "core:4 pu:1", "--threads", "1"),
+                 "mesh tp=1: 1 rank of 1 thread");
+}
+
 DT_TEST(topo, json_has_a_row_per_core)
 {
     command_result r = COMMAND("topo", "--machine", "pack:2 [numa] core:2 pu:1", "--mesh", "tp=2",

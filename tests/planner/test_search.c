@@ -34,6 +34,17 @@ static double fastest(const char *folder, const dt_machine *m, int64_t batch)
     return seconds;
 }
 
+static char *printed(const dt_search *s, bool json)
+{
+    const int n = dt_search_print(s, json, NULL, 0);
+    char *text = malloc((size_t)n + 1);
+
+    DT_ASSERT(text != NULL);
+    DT_ASSERT_EQ_INT(dt_search_print(s, json, text, (size_t)n + 1), n);
+    DT_ASSERT_EQ_INT((int64_t)strlen(text), n);
+    return text;
+}
+
 /* --- all ways --------------------------------------------------------------------------------- */
 
 /* Counts every way that no rule forbids: bounds hold, those that memory rejects do not fit, and
@@ -119,6 +130,68 @@ DT_TEST(search, what_was_counted_is_ranked_when_no_more_may_be)
         DT_ASSERT_CLOSE(dt_search_at(s, 0)->cost.seconds, least, 0);
         DT_ASSERT(s->n_counted <= o.most_counted);
     }
+}
+
+/* A way is counted in any case; then the time is over, and the report says so. */
+DT_TEST(search, a_budget_of_seconds_ends_it_and_is_named)
+{
+    const dt_machine m = test_machine(1, 4, 1e9, 1e10, 1e10);
+    dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
+    char folder[DT_TEST_PATH_BYTES];
+    DT_HELD(search) *s = NULL;
+    char *text;
+
+    test_model_write(&small, folder);
+    o.batch = 8;
+    o.seconds = 1e-9;
+    o.top = 2;
+    DT_ASSERT_OK(dt_search_ways(NULL, folder, &m, &o, &s));
+    DT_ASSERT_EQ_INT(dt_search_ended(s), DT_SEARCH_TIMED);
+    DT_ASSERT_EQ_INT(s->n_counted, 1);
+    DT_ASSERT_EQ_INT(dt_search_at(s, 0)->kind, DT_VERDICT_RANKED);
+    DT_ASSERT(strstr(dt_search_at(s, 1)->reason, "the search 1e-09 s") != NULL);
+    text = printed(s, false);
+    DT_ASSERT(strstr(text, "ended after its 1e-09 s") != NULL);
+    free(text);
+    text = printed(s, true);
+    DT_ASSERT(strstr(text, "\"ended\": \"seconds\"") != NULL);
+    free(text);
+    dt_search_release(&s);
+    o.seconds = 3600; /* more than it needs */
+    DT_ASSERT_OK(dt_search_ways(NULL, folder, &m, &o, &s));
+    DT_ASSERT_EQ_INT(dt_search_ended(s), DT_SEARCH_WHOLE);
+    o.seconds = -1;
+    dt_search_release(&s);
+    DT_ASSERT_STATUS(dt_search_ways(NULL, folder, &m, &o, &s), DT_ERR_ARG, "-1 seconds");
+}
+
+/* What a run needs besides stands in its options: another optimizer holds other bytes. */
+DT_TEST(search, options_of_a_run_have_what_was_asked_for)
+{
+    const dt_machine m = test_machine(1, 2, 1e9, 1e10, 1e10);
+    dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
+    dt_optimizer_options sgd = DT_OPTIMIZER_OPTIONS_INIT;
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    static const char *const want[] = { "\"plan\": \"built-in\"", "\"optimizer\": \"sgd\"",
+                                        "\"momentum\": 0.5", "\"nesterov\": true",
+                                        "\"no-masters\": true" };
+    static const dt_plan built_in = { .source = "of a test" };
+    char folder[DT_TEST_PATH_BYTES], *text;
+    DT_HELD(search) *s = NULL;
+
+    test_model_write(&small, folder);
+    sgd.rule = DT_SGD;
+    sgd.momentum = 0.5;
+    sgd.nesterov = true;
+    sgd.masters = false;
+    load.plan = &built_in;
+    o.load = &load;
+    o.optimizer = &sgd;
+    o.batch = 4;
+    DT_ASSERT_OK(dt_search_ways(NULL, folder, &m, &o, &s));
+    text = printed(s, true);
+    for (size_t i = 0; i < DT_COUNT(want); i++) DT_ASSERT(strstr(text, want[i]) != NULL);
+    free(text);
 }
 
 /* Four ranks on two cores, with kernels and links that were measured. */
@@ -300,17 +373,6 @@ DT_TEST(search, slightly_better_machines_are_not_slower)
 {
     dt_test_long();
     improve(1.5, 10);
-}
-
-static char *printed(const dt_search *s, bool json)
-{
-    const int n = dt_search_print(s, json, NULL, 0);
-    char *text = malloc((size_t)n + 1);
-
-    DT_ASSERT(text != NULL);
-    DT_ASSERT_EQ_INT(dt_search_print(s, json, text, (size_t)n + 1), n);
-    DT_ASSERT_EQ_INT((int64_t)strlen(text), n);
-    return text;
 }
 
 DT_TEST(search, the_same_input_gives_the_same_bytes)
