@@ -197,6 +197,10 @@ dt_status dti_attention_backward_extents(dt_op_shapes *call);
 dt_status dti_attention_stats_extents(dt_op_shapes *call);
 dt_status dti_attention_shard(dti_op_call *call);
 dt_status dti_attention_backward_shard(dti_op_call *call);
+dt_status dti_attention_paged_extents(dt_op_shapes *call);
+dt_status dti_attention_paged_shard(dti_op_call *call);
+dt_status dti_kv_write_paged_extents(dt_op_shapes *call);
+dt_status dti_kv_write_paged_shard(dti_op_call *call);
 
 dt_status dti_cross_entropy_sums_extents(dt_op_shapes *call);
 dt_status dti_cross_entropy_shard(dti_op_call *call);
@@ -221,6 +225,7 @@ dt_status dti_index_select_backward_shard(dti_op_call *call);
 /* Costs that letters cannot say: rows that copy what results hold, attention, experts. */
 void dti_copy_work(const dt_op_shapes *call, dt_op_work *work);
 void dti_attention_work(const dt_op_shapes *call, dt_op_work *work);
+void dti_attention_paged_work(const dt_op_shapes *call, dt_op_work *work);
 void dti_attention_backward_work(const dt_op_shapes *call, dt_op_work *work);
 void dti_experts_work(const dt_op_shapes *call, dt_op_work *work);
 void dti_experts_backward_work(const dt_op_shapes *call, dt_op_work *work);
@@ -250,6 +255,8 @@ extern const dt_op dti_op_linear_backward_x, dti_op_linear_backward_w, dti_op_ad
     dti_op_attention_lse_bias_sinks_segments, dti_op_attention_stats, dti_op_attention_backward,
     dti_op_attention_backward_bias, dti_op_attention_backward_segments,
     dti_op_attention_backward_bias_segments, dti_op_attention_backward_sinks, dti_op_rope_backward;
+extern const dt_op dti_op_kv_write_paged, dti_op_attention_paged, dti_op_attention_paged_bias,
+    dti_op_attention_paged_sinks, dti_op_attention_paged_bias_sinks;
 #define F(name, formula, slope) extern const dt_op dti_op_##name;
 DTI_FORMULAS(F)
 #undef F

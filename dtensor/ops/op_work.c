@@ -299,6 +299,22 @@ void dti_attention_work(const dt_op_shapes *call, dt_op_work *work)
         work->bytes += elements(&call->out[r]) * (double)dt_dtype_size(call->out[r].dtype);
 }
 
+/* q [b, 1, h, e], blocks [n, s, kv, e], a table [m, c]: sequences as long as the table is, and rows
+ * that are spread over them. */
+void dti_attention_paged_work(const dt_op_shapes *call, dt_op_work *work)
+{
+    const dti_attention_attr *attr = call->attr;
+    const int64_t *k = call->in[1].extent, *table = call->in[5].extent;
+    const double size = (double)dt_dtype_size(call->in[0].dtype), window = (double)attr->window;
+    const double held = (double)(table[1] * k[1]);
+    const double keys = window > 0 && window < held ? window : held;
+
+    work->flops = 4.0 * elements(&call->in[0]) * keys;
+    work->bytes = 2.0 * size * (elements(&call->in[0]) + (double)(table[0] * k[2] * k[3]) * keys);
+    for (int i = 3; i < call->n_in; i++)
+        work->bytes += elements(&call->in[i]) * (double)dt_dtype_size(call->in[i].dtype);
+}
+
 /* Five products: scores again, dP, dv, dk, dq. */
 void dti_attention_backward_work(const dt_op_shapes *call, dt_op_work *work)
 {

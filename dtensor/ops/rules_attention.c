@@ -8,9 +8,12 @@
 typedef struct roles {
     int q, k, v, positions, extras;
     bool back;
+    bool paged; /* keys lie in blocks: whose a row is and a table follow positions */
 } roles;
 
-static const roles forward = { 0, 1, 2, 3, 4, false }, back = { 1, 2, 3, 5, 6, true };
+static const roles forward = { 0, 1, 2, 3, 4, false, false };
+static const roles back = { 1, 2, 3, 5, 6, true, false };
+static const roles paged = { 0, 1, 2, 3, 6, false, true };
 
 /* Does the rank at `coord` hold the kv heads that its query heads read? */
 static bool heads_meet(const dti_op_call *call, const roles *r, const int *coord)
@@ -80,6 +83,24 @@ static dt_status place_keys(dti_op_call *call, const roles *r, int m)
     return DT_OK;
 }
 
+/* Mesh dim m cuts rows, blocks and tables, n operands: each rank has some of all of them. */
+static dt_status cut_paged(dti_op_call *call, int m, int n)
+{
+    const dt_placement rows = DT_SHARD(0);
+    char text[DTI_PLACEMENT_BYTES];
+
+    for (int i = 0; i < n; i++) {
+        const dt_placement *x = &call->in_place[i][m];
+        if (x->kind == DT_PLACE_SHARD && x->axis == 0 && dti_placement_same_cut(x, &rows)) continue;
+        return dti_op_clash(call, m,
+                            "operand %d is %s: where rows, blocks or tables are cut, all of them "
+                            "are, as Shard(0)",
+                            i, dti_placement_words(x, text));
+    }
+    call->out_place[m] = rows;
+    return DT_OK;
+}
+
 static dt_status attention_dim(dti_op_call *call, const roles *r, int m)
 {
     dt_placement(*in)[DT_MAX_DIMS] = call->in_place;
@@ -92,10 +113,11 @@ static dt_status attention_dim(dti_op_call *call, const roles *r, int m)
             return dti_op_clash(call, m, "operand %d is Partial and must be reduced", i);
         if (i >= r->extras) continue;
         if (x->kind == DT_PLACE_SHARD && x->axis == 0) batch_cuts++;
-        if (x->kind == DT_PLACE_SHARD && x->axis != 0 && (i == r->positions || x->axis != 2))
+        if (x->kind == DT_PLACE_SHARD && x->axis != 0 && (i >= r->positions || x->axis != 2))
             return dti_op_clash(call, m, "operand %d is %s but only batch and heads may be cut", i,
                                 dti_placement_words(x, q));
     }
+    if (batch_cuts > 0 && r->paged) return cut_paged(call, m, r->extras);
     if (batch_cuts > 0) { /* all cut alike, or a clash */
         const int n = call->n;
         dt_status st;
@@ -192,6 +214,47 @@ static dt_status back_dim(dti_op_call *call, int m)
     return DT_OK;
 }
 
+static dt_status paged_dim(dti_op_call *call, int m)
+{
+    DT_TRY(attention_dim(call, &paged, m));
+    DT_TRY(extras_dim(call, &paged, m));
+    return DT_OK;
+}
+
+dt_status dti_attention_paged_shard(dti_op_call *call)
+{
+    DT_TRY(dti_shard_dims(call, paged_dim));
+    return all_heads_meet(call, &paged) ? DT_OK : heads_clash(call, &paged);
+}
+
+/* k, positions, sequence, table, pool: the pool stays as it lies. */
+static dt_status write_paged_dim(dti_op_call *call, int m)
+{
+    const int pool = 4;
+    const dt_placement cut = call->in_place[pool][m];
+    char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES];
+
+    if (cut.kind == DT_PLACE_SHARD && cut.axis == 0) return cut_paged(call, m, call->n);
+    for (int i = 0; i < pool; i++) {
+        dt_placement *x = &call->in_place[i][m];
+        if (i == 0 && cut.kind == DT_PLACE_SHARD && x->kind == DT_PLACE_REPLICATE) *x = cut;
+        if (x->kind == DT_PLACE_REPLICATE && (i > 0 || cut.kind == x->kind)) continue;
+        if (i == 0 && x->kind == DT_PLACE_SHARD && x->axis == 2 && cut.kind == DT_PLACE_SHARD &&
+            cut.axis == 2 && dti_placement_same_cut(x, &cut))
+            continue;
+        return dti_op_clash(call, m, "the pool is %s, but operand %d is %s",
+                            dti_placement_words(&cut, one), i, dti_placement_words(x, two));
+    }
+    call->out_place[m] = cut;
+    return DT_OK;
+}
+
+dt_status dti_kv_write_paged_shard(dti_op_call *call)
+{
+    DT_TRY(dti_shard_dims(call, write_paged_dim));
+    return DT_OK;
+}
+
 dt_status dti_attention_shard(dti_op_call *call)
 {
     DT_TRY(dti_shard_dims(call, forward_dim));
@@ -245,6 +308,32 @@ dt_status dti_attention_extents(dt_op_shapes *call)
 dt_status dti_attention_backward_extents(dt_op_shapes *call)
 {
     DT_TRY(check_shapes(call, &back));
+    return DT_OK;
+}
+
+/* A row is one token. */
+static dt_status check_tokens(const dt_op_shapes *call)
+{
+    DT_CHECK(call->in[0].extent[1] == 1, DT_ERR_SHAPE, "%s: rows of %lld tokens, must be of one",
+             call->op->name, (long long)call->in[0].extent[1]);
+    return DT_OK;
+}
+
+dt_status dti_attention_paged_extents(dt_op_shapes *call)
+{
+    const dti_attention_attr *attr = call->attr;
+
+    DT_TRY(check_shapes(call, &paged));
+    DT_TRY(check_tokens(call));
+    DT_CHECK(
+        (attr->flags & (DTI_ATTENTION_BOTH_WAYS | DTI_ATTENTION_SEGMENTS)) == 0, DT_ERR_UNSUPPORTED,
+        "%s: keys that lie in blocks are seen from behind, of one sequence each", call->op->name);
+    return DT_OK;
+}
+
+dt_status dti_kv_write_paged_extents(dt_op_shapes *call)
+{
+    DT_TRY(check_tokens(call));
     return DT_OK;
 }
 

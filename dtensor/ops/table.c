@@ -158,6 +158,17 @@ ROW(attention_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, h -> bth[e]",
                                               "FFFiF>F", RULES(attention, attention), attention, 0,           ATTR(attention), WORK(attention))
 ROW(attention_bias_sinks, "bth[e], b[s]k[e], b[s]k[e], bt, xyz[s], h -> bth[e]",
                                               "FFFiFF>F", RULES(attention, attention), attention, 0,          ATTR(attention), WORK(attention))
+/* the same over blocks of a pool, one token a row: rows say whose they are, a table which blocks that one has */
+ROW(kv_write_paged, "b[t]k[e], b[t], b[t], m[c], n[s]k[e] -> n[s]k[e]",
+                                              "FiiiF>F", RULES(kv_write_paged, kv_write_paged), kv_write_paged, IN_PLACE, 0, "0 : btke, bt, bt, -, - -> btke")
+ROW(attention_paged, "b[t]h[e], n[s]k[e], n[s]k[e], b[t], b[t], m[c] -> bth[e]",
+                                              "FFFiii>F", RULES(attention_paged, attention_paged), attention_paged, 0, ATTR(attention), WORK(attention_paged))
+ROW(attention_paged_bias, "b[t]h[e], n[s]k[e], n[s]k[e], b[t], b[t], m[c], xyz[r] -> bth[e]",
+                                              "FFFiiiF>F", RULES(attention_paged, attention_paged), attention_paged, 0, ATTR(attention), WORK(attention_paged))
+ROW(attention_paged_sinks, "b[t]h[e], n[s]k[e], n[s]k[e], b[t], b[t], m[c], h -> bth[e]",
+                                              "FFFiiiF>F", RULES(attention_paged, attention_paged), attention_paged, 0, ATTR(attention), WORK(attention_paged))
+ROW(attention_paged_bias_sinks, "b[t]h[e], n[s]k[e], n[s]k[e], b[t], b[t], m[c], xyz[r], h -> bth[e]",
+                                              "FFFiiiFF>F", RULES(attention_paged, attention_paged), attention_paged, 0, ATTR(attention), WORK(attention_paged))
 /* attention that is trained: with the log-sum-exp of each row, and its gradients */
 TRAINED(attention_lse, "bth[e], b[s]k[e], b[s]k[e], bt -> bth[e], bth",
                                               "FFFi>Ff", attention, attention_lse, WORK(attention) GRADIENT(attention_lse, OPERANDS | OUT(0) | OUT(1) | WHOLE))
@@ -319,6 +330,11 @@ const dt_op *const dti_op_table[] = {
     &dti_op_attention_bias,
     &dti_op_attention_sinks,
     &dti_op_attention_bias_sinks,
+    &dti_op_kv_write_paged,
+    &dti_op_attention_paged,
+    &dti_op_attention_paged_bias,
+    &dti_op_attention_paged_sinks,
+    &dti_op_attention_paged_bias_sinks,
     &dti_op_attention_lse,
     &dti_op_attention_lse_bias,
     &dti_op_attention_lse_sinks,

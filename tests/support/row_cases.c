@@ -9,6 +9,9 @@
 
 enum { MAX_ELEMENTS = 2048 };
 
+/* Where rows, tables and blocks are cut, each rank has what its row needs. */
+static const int32_t paged_positions[] = { 40, 63 }, zero_one[] = { 0, 1 };
+
 /* clang-format off */
 const row_case row_cases[] = {
     { .op = &dti_op_add,         .shape = { { 3, 5 }, { 3, 5 } },                      .accepted = 8 },
@@ -51,6 +54,9 @@ const row_case row_cases[] = {
       .attr = { 4, 2, 0, (uint64_t)0x40000000 << 32 | 0x3f000000, 2 | 4 }, .modulo = 6, .accepted = 6 },
     { .op = &dti_op_attention_bias_sinks, .shape = { { 2, 2, 2, 2 }, { 2, 3, 2, 2 }, { 2, 3, 2, 2 }, { 2, 2 }, { 1, 2, 1, 3 }, { 2 } },
       .attr = { 2, 2, 0, 0x3f000000, 3 | 8 | 32 }, .modulo = 3, .accepted = 10 },
+    { .op = &dti_op_attention_paged,
+      .shape = { { 2, 1, 4, 2 }, { 2, 64, 2, 2 }, { 2, 64, 2, 2 }, { 2, 1 }, { 2, 1 }, { 2, 1 } },
+      .attr = { 4, 2, 0, 0x3f000000 }, .ids = { [3] = paged_positions, [4] = zero_one, [5] = zero_one }, .accepted = 4 },
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 1, 1, 2 },        .accepted = 5 },
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 0, 1, 2 },        .accepted = 5 },
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 2, 1, 1 },        .accepted = 5 },

@@ -46,7 +46,7 @@ void dti_attention_adjust(const dti_attention *a, float *scores, int64_t step, c
 }
 
 /* Options of few calls. The bias is [B or 1, H or 1, T or 1, S]; operands are from i on. */
-static void find_extras(dti_attention *a, const dt_kargs *args, int i, bool back)
+void dti_attention_find_extras(dti_attention *a, const dt_kargs *args, int i, bool back)
 {
     const dti_attention_attr *attr = args->attr;
 
@@ -78,7 +78,7 @@ static dt_status check_segments(const char *op, const dti_attention *a)
     return DT_OK;
 }
 
-static dt_status check_heads(const char *op, dti_attention *a)
+dt_status dti_attention_check_heads(const char *op, dti_attention *a)
 {
     a->first_kv = a->q_offset / a->group - a->k_offset;
     a->n_used = (a->q_offset + a->n_heads - 1) / a->group - a->k_offset - a->first_kv + 1;
@@ -92,8 +92,8 @@ static dt_status check_heads(const char *op, dti_attention *a)
     return DT_OK;
 }
 
-dt_status dti_attention_open(const dt_kargs *args, const char *op, int first, int positions,
-                             dti_attention *a)
+dt_status dti_attention_unpack(const dt_kargs *args, const char *op, int first, int positions,
+                               dti_attention *a)
 {
     const dt_local *q = &args->in[first], *k = &args->in[first + 1];
     const dti_attention_attr *attr = args->attr;
@@ -120,11 +120,18 @@ dt_status dti_attention_open(const dt_kargs *args, const char *op, int first, in
                           .b_offset = q->offset[0],
                           .all_heads = attr->n_heads };
     DT_TRY(dti_cpu_rows(args->cpu, op, q, &a->rows));
-    find_extras(a, args, positions + 1, first > 0);
-    if (dti_local_count(q) == 0) return DT_OK;
+    return DT_OK;
+}
+
+dt_status dti_attention_open(const dt_kargs *args, const char *op, int first, int positions,
+                             dti_attention *a)
+{
+    DT_TRY(dti_attention_unpack(args, op, first, positions, a));
+    dti_attention_find_extras(a, args, positions + 1, first > 0);
+    if (dti_local_count(&args->in[first]) == 0) return DT_OK;
     DT_TRY(dti_check_positions(op, &args->in[positions], a->n_rows));
     DT_TRY(check_segments(op, a));
-    DT_TRY(check_heads(op, a));
+    DT_TRY(dti_attention_check_heads(op, a));
     return DT_OK;
 }
 

@@ -118,6 +118,10 @@ typedef struct dti_attention {
     int64_t first_kv, n_used;   /* local kv heads that some local query head reads */
     int64_t window;
     float scale;
+    /* Of keys that lie in blocks: tokens are those of one batch row, and n_rows is the most that a
+     * sequence can have (attention_paged.c). */
+    const int32_t *table;            /* NULL: of each batch row they lie in its rows */
+    int64_t block_keys, first_block; /* keys of a block; the rank's first block */
     /* What few calls have. Scores that are capped or biased are scaled here, and then by 1. */
     bool both_ways, adjusts;
     float soft_cap;
@@ -137,6 +141,13 @@ typedef struct dti_attention {
 dt_status dti_attention_open(const dt_kargs *args, const char *op, int first, int positions,
                              dti_attention *a) DT_MUST_USE;
 
+/* Its parts, for calls that have other operands between: without extras, which are from operand i
+ * on; whether this rank holds the kv heads that its queries read. */
+dt_status dti_attention_unpack(const dt_kargs *args, const char *op, int first, int positions,
+                               dti_attention *a) DT_MUST_USE;
+void dti_attention_find_extras(dti_attention *a, const dt_kargs *args, int i, bool back);
+dt_status dti_attention_check_heads(const char *op, dti_attention *a) DT_MUST_USE;
+
 /* What a row that is trained adds. */
 void dti_attention_find_dropout(dti_attention *a, const dti_attention_train_attr *attr);
 
@@ -145,8 +156,32 @@ void dti_attention_find_dropout(dti_attention *a, const dti_attention_train_attr
 typedef struct dti_attention_block {
     const dti_attention *a;
     int64_t b, kv, first_head, n_heads, first_query, n_queries, n_rows;
-    int32_t *first, *last; /* [DTI_TILE_ROWS] */
+    int32_t *first, *last;    /* [DTI_TILE_ROWS] */
+    const int32_t *in_blocks; /* where the keys of the queries' sequence lie, or NULL */
 } dti_attention_block;
+
+/* The row of k and v that has a key of the block's batch row or sequence. Rows up to the next
+ * multiple of DTI_TILE_KEYS follow it. */
+static inline int64_t dti_attention_key(const dti_attention_block *block, int64_t key)
+{
+    const dti_attention *a = block->a;
+
+    if (block->in_blocks == NULL) return block->b * a->n_rows + key;
+    return (block->in_blocks[key / a->block_keys] - a->first_block) * a->block_keys +
+           key % a->block_keys;
+}
+
+/* Tokens that follow each other in a batch row or a sequence: token first_token + i, at the first
+ * one's position + i where keys lie in blocks. How they are cut into items is up to the forward. */
+typedef struct dti_attention_stretch {
+    int64_t b, first_token, n_tokens;
+    const int32_t *in_blocks;  /* of its keys, or NULL */
+    int64_t queries, n_blocks; /* of a block of queries; such blocks */
+    int64_t n_kv, n_kv_blocks; /* kv heads that one item takes */
+    int64_t n_segments;        /* that items take one of; 0: an item takes all */
+    int64_t first_item;
+    float *parts; /* [n_segments, n_tokens, H, E + 2]: sums, largest, total */
+} dti_attention_stretch;
 
 /* Where row i lies in [B, T, H], batch row, head and query of it. */
 int64_t dti_attention_row(const dti_attention_block *block, int64_t i, int64_t at[3]);
@@ -199,5 +234,9 @@ void dti_attention_adjust(const dti_attention *a, float *scores, int64_t step, c
 
 /* Fills y, and lse if it is not NULL. */
 dt_status dti_attention_forward(const dti_attention *a) DT_MUST_USE;
+
+/* The same of some stretches. */
+dt_status dti_attention_forward_of(const dti_attention *a, dti_attention_stretch *stretches,
+                                   int64_t n) DT_MUST_USE;
 
 #endif

@@ -18,15 +18,13 @@ enum { R = DTI_TILE_ROWS, SEGMENT = 16 * DTI_TILE_KEYS };
 /* What a call may hold of unfinished rows, and how many items there should be per thread. */
 enum { PARTS_BYTES = 64 << 20, ITEMS = 4 };
 
-/* An item is (batch row, kv heads, part of the groups' heads, block of queries, segment). */
+/* An item is (stretch, kv heads, part of the groups' heads, block of queries, segment). */
 typedef struct forward_job {
     const dti_attention *a;
-    int64_t heads, n_parts;    /* of a group that one item takes: all, unless a group exceeds R */
-    int64_t queries, n_blocks; /* per block */
-    int64_t n_kv, n_kv_blocks; /* kv heads that one item takes */
-    int64_t n_segments;        /* that items take one of; 0: an item takes all */
-    float *parts;              /* [n_segments, B, T, H, E + 2]: sums, largest, total */
-    char *scratch;             /* of worker 0 */
+    dti_attention_stretch *stretches;
+    int64_t n_stretches, n_items;
+    int64_t heads, n_parts; /* of a group that one item takes: all, unless a group exceeds R */
+    char *scratch;          /* of worker 0 */
     size_t scratch_bytes;
     int n_workers;
 } forward_job;
@@ -67,12 +65,13 @@ static forward_row whole_row_of(const dti_attention *a, forward_scratch *s, int6
     return (forward_row){ s->arrays + (2 * R + i) * E, &s->all_largest[i], &s->all_total[i] };
 }
 
-/* Row `row` of [B, T, H] in segment `segment`. */
-static forward_row part_of(const forward_job *j, int64_t segment, int64_t row)
+/* Row `row` of [B, T, H], which is of the stretch, in segment `segment`. */
+static forward_row part_of(const dti_attention *a, const dti_attention_stretch *of, int64_t segment,
+                           int64_t row)
 {
-    const dti_attention *a = j->a;
-    const int64_t E = dti_padded(a->width), n = a->batch * a->n_tokens * a->n_heads;
-    float *at = j->parts + (segment * n + row) * (E + 2);
+    const int64_t E = dti_padded(a->width), n = of->n_tokens * a->n_heads;
+    const int64_t first = (of->b * a->n_tokens + of->first_token) * a->n_heads;
+    float *at = of->parts + (segment * n + row - first) * (E + 2);
 
     return (forward_row){ at, at + E, at + E + 1 };
 }
@@ -145,7 +144,7 @@ static void run_tile(const dti_attention_block *block, forward_scratch *s, dti_a
     const dti_attention *a = block->a;
     const int64_t E = dti_padded(a->width), base = block->first - s->first;
     const int64_t at =
-        ((block->b * a->n_rows + t->key) * a->n_kv + block->kv) * a->width * a->bytes;
+        (dti_attention_key(block, t->key) * a->n_kv + block->kv) * a->width * a->bytes;
     int64_t begin = 0, end = block->n_rows;
 
     while (begin < end &&
@@ -175,9 +174,15 @@ static void look_ahead(const dti_attention_block *block, int64_t i, int64_t n_kv
 {
     const dti_attention *a = block->a;
     const int64_t n = n_left <= 0 ? 0 : n_left < DTI_TILE_KEYS ? n_left : DTI_TILE_KEYS;
-    const int64_t begin = n * i / n_kv, row = block->b * a->n_rows + t->key + DTI_TILE_KEYS + begin;
-    const int64_t at = (row * a->n_kv + block->kv) * a->width * a->bytes;
+    const int64_t begin = n * i / n_kv;
+    int64_t at;
 
+    if (n == 0) { /* of no block */
+        t->n_ahead = 0;
+        return;
+    }
+    at = (dti_attention_key(block, t->key + DTI_TILE_KEYS) + begin) * a->n_kv + block->kv;
+    at *= a->width * a->bytes;
     t->n_ahead = n * (i + 1) / n_kv - begin;
     t->ahead_bytes = n_kv * a->width * a->bytes;
     t->k_ahead = a->k + at;
@@ -210,11 +215,11 @@ static void walk_keys(const forward_job *j, int64_t n_kv, forward_scratch *s, in
 
 /* One segment for the rows of the item, of which some see keys first .. last; into its part of the
  * job or to what the segments before it gave. */
-static void run_segment(const forward_job *j, int64_t n_kv, forward_scratch *s, int64_t segment,
-                        const int64_t range[2])
+static void run_segment(const forward_job *j, const dti_attention_stretch *of, int64_t n_kv,
+                        forward_scratch *s, int64_t segment, const int64_t range[2])
 {
     const dti_attention *a = j->a;
-    const int64_t E = dti_padded(a->width), n = j->heads * j->queries;
+    const int64_t E = dti_padded(a->width), n = j->heads * of->queries;
     const int64_t tile = range[0] / DTI_TILE_KEYS * DTI_TILE_KEYS;
     const int64_t begin = segment * SEGMENT, end = begin + SEGMENT;
     int64_t at[3];
@@ -226,11 +231,11 @@ static void run_segment(const forward_job *j, int64_t n_kv, forward_scratch *s, 
         for (int64_t i = 0; i < s->blocks[kv].n_rows; i++) {
             const forward_row row = row_of(a, s, kv * n + i);
             if (!sees(s->first[kv * n + i], s->last[kv * n + i], segment)) continue;
-            if (j->n_segments == 0) {
+            if (of->n_segments == 0) {
                 merge(whole_row_of(a, s, kv * n + i), row, a->width);
                 continue;
             }
-            forward_row part = part_of(j, segment, dti_attention_row(&s->blocks[kv], i, at));
+            forward_row part = part_of(a, of, segment, dti_attention_row(&s->blocks[kv], i, at));
             memcpy(part.sums, row.sums, (size_t)E * sizeof *row.sums);
             *part.largest = *row.largest;
             *part.total = *row.total;
@@ -238,8 +243,9 @@ static void run_segment(const forward_job *j, int64_t n_kv, forward_scratch *s, 
 }
 
 /* The queries of kv heads kv .. kv + n_kv - 1 of the block, and the keys that some of them see. */
-static void begin_rows(const forward_job *j, const dti_attention_block *like, int64_t part,
-                       int64_t n_kv, forward_scratch *s, int64_t range[2])
+static void begin_rows(const forward_job *j, const dti_attention_stretch *of,
+                       const dti_attention_block *like, int64_t part, int64_t n_kv,
+                       forward_scratch *s, int64_t range[2])
 {
     const dti_attention *a = j->a;
     const int64_t E = dti_padded(a->width);
@@ -248,7 +254,7 @@ static void begin_rows(const forward_job *j, const dti_attention_block *like, in
     range[1] = -1;
     for (int64_t k = 0; k < n_kv; k++) {
         dti_attention_block *block = &s->blocks[k];
-        const int64_t base = k * j->heads * j->queries;
+        const int64_t base = k * j->heads * of->queries;
         int64_t end, at[3];
         *block = *like;
         block->kv = like->kv + k;
@@ -263,7 +269,7 @@ static void begin_rows(const forward_job *j, const dti_attention_block *like, in
         for (int64_t i = 0; i < block->n_rows; i++) {
             if (block->first[i] < range[0]) range[0] = block->first[i];
             if (block->last[i] > range[1]) range[1] = block->last[i];
-            if (j->n_segments == 0) begin_row(whole_row_of(a, s, base + i), E);
+            if (of->n_segments == 0) begin_row(whole_row_of(a, s, base + i), E);
             if (i % block->n_heads != 0) continue;
             a->ops->queries[a->dtype](s->arrays + (base + i) * E,
                                       a->q + dti_attention_row(block, i, at) * a->width * a->bytes,
@@ -272,34 +278,51 @@ static void begin_rows(const forward_job *j, const dti_attention_block *like, in
     }
 }
 
-static void forward_run(const forward_job *j, int64_t number, forward_scratch *s)
+static const dti_attention_stretch *find_stretch(const forward_job *j, int64_t item)
+{
+    int64_t begin = 0, end = j->n_stretches;
+
+    while (end - begin > 1) {
+        const int64_t middle = begin + (end - begin) / 2;
+        if (j->stretches[middle].first_item <= item)
+            begin = middle;
+        else
+            end = middle;
+    }
+    return &j->stretches[begin];
+}
+
+static void forward_run(const forward_job *j, int64_t item, forward_scratch *s)
 {
     const dti_attention *a = j->a;
-    const int64_t n_segments = j->n_segments > 0 ? j->n_segments : 1;
+    const dti_attention_stretch *of = find_stretch(j, item);
+    const int64_t n_segments = of->n_segments > 0 ? of->n_segments : 1;
+    const int64_t number = item - of->first_item;
     const int64_t segment = number % n_segments, block = number / n_segments;
-    const int64_t part = block / j->n_blocks, kv = part / j->n_parts % j->n_kv_blocks * j->n_kv;
-    const int64_t n_kv = a->n_used - kv < j->n_kv ? a->n_used - kv : j->n_kv;
+    const int64_t part = block / of->n_blocks, kv = part / j->n_parts * of->n_kv;
+    const int64_t n_kv = a->n_used - kv < of->n_kv ? a->n_used - kv : of->n_kv;
     /* the longest blocks first */
-    const int64_t first_query = (j->n_blocks - 1 - block % j->n_blocks) * j->queries;
-    const int64_t left = a->n_tokens - first_query;
+    const int64_t first_query = (of->n_blocks - 1 - block % of->n_blocks) * of->queries;
+    const int64_t left = of->n_tokens - first_query;
     const dti_attention_block like = { .a = a,
-                                       .b = part / j->n_parts / j->n_kv_blocks,
+                                       .b = of->b,
                                        .kv = a->first_kv + kv,
-                                       .first_query = first_query,
-                                       .n_queries = left < j->queries ? left : j->queries };
+                                       .first_query = of->first_token + first_query,
+                                       .n_queries = left < of->queries ? left : of->queries,
+                                       .in_blocks = of->in_blocks };
     int64_t range[2], at[3];
 
-    begin_rows(j, &like, part % j->n_parts, n_kv, s, range);
-    if (j->n_segments > 0) {
-        if (sees(range[0], range[1], segment)) run_segment(j, n_kv, s, segment, range);
+    begin_rows(j, of, &like, part % j->n_parts, n_kv, s, range);
+    if (of->n_segments > 0) {
+        if (sees(range[0], range[1], segment)) run_segment(j, of, n_kv, s, segment, range);
         return;
     }
     for (int64_t i = range[0] / SEGMENT; i <= range[1] / SEGMENT; i++)
-        run_segment(j, n_kv, s, i, range);
+        run_segment(j, of, n_kv, s, i, range);
     for (int64_t k = 0; k < n_kv; k++)
         for (int64_t i = 0; i < s->blocks[k].n_rows; i++) {
             const int64_t row = dti_attention_row(&s->blocks[k], i, at);
-            end_row(a, whole_row_of(a, s, k * j->heads * j->queries + i), row, at[1]);
+            end_row(a, whole_row_of(a, s, k * j->heads * of->queries + i), row, at[1]);
         }
 }
 
@@ -322,82 +345,136 @@ static void forward_share(void *arg, int worker, int n_workers)
 }
 
 /* Rows whose segments were taken one by one. */
-static void merge_share(void *arg, int worker, int n_workers)
+static void merge_rows(const forward_job *j, const dti_attention_stretch *of, int64_t begin,
+                       int64_t end, forward_row row)
 {
-    const forward_job *j = arg;
     const dti_attention *a = j->a;
-    const int64_t n = a->batch * a->n_tokens * a->n_heads;
-    forward_scratch *s = scratch_of(j, worker);
-    int64_t begin, end, first, last;
+    int64_t first, last;
 
-    dti_pool_share(n, 1, worker, n_workers, &begin, &end);
     for (int64_t at = begin; at < end; at++) {
-        const forward_row row = whole_row_of(a, s, 0);
         begin_row(row, dti_padded(a->width));
         dti_attention_range(a, at / a->n_heads / a->n_tokens, at / a->n_heads % a->n_tokens, &first,
                             &last);
         for (int64_t i = first / SEGMENT; i <= last / SEGMENT; i++)
-            merge(row, part_of(j, i, at), a->width);
+            merge(row, part_of(a, of, i, at), a->width);
         end_row(a, row, at, at % a->n_heads);
+    }
+}
+
+static void merge_share(void *arg, int worker, int n_workers)
+{
+    const forward_job *j = arg;
+    const dti_attention *a = j->a;
+    const forward_row row = whole_row_of(a, scratch_of(j, worker), 0);
+    int64_t begin, end;
+
+    dti_pool_share(a->batch * a->n_tokens * a->n_heads, 1, worker, n_workers, &begin, &end);
+    for (int64_t i = 0; i < j->n_stretches; i++) {
+        const dti_attention_stretch *of = &j->stretches[i];
+        const int64_t first = (of->b * a->n_tokens + of->first_token) * a->n_heads;
+        const int64_t last = first + of->n_tokens * a->n_heads;
+        if (of->n_segments > 0)
+            merge_rows(j, of, first > begin ? first : begin, last < end ? last : end, row);
     }
 }
 
 /* --- a call ----------------------------------------------------------------------------------- */
 
-/* How rows, heads and segments become items. Unfinished rows have room for the whole cache, so that
- * memory does not grow with the context. */
+/* What the tokens of a stretch see. */
+typedef struct forward_view {
+    int64_t n_keys, n_segments, longest; /* of all together; the last key of any */
+} forward_view;
+
+static forward_view view_of(const dti_attention *a, const dti_attention_stretch *of)
+{
+    forward_view v = { 0 };
+
+    for (int64_t t = of->first_token; t < of->first_token + of->n_tokens; t++) {
+        int64_t first, last;
+        dti_attention_range(a, of->b, t, &first, &last);
+        v.n_keys += last - first + 1;
+        v.n_segments += last / SEGMENT - first / SEGMENT + 1;
+        v.longest = last > v.longest ? last : v.longest;
+    }
+    return v;
+}
+
+/* How many segments unfinished rows have room for: as many as the cache has, so that memory does
+ * not grow with the context. A table is as long as its longest sequence may become. */
+static int64_t parts_of(const dti_attention *a, const forward_view *v)
+{
+    return a->table != NULL ? v->longest / SEGMENT + 1 : (a->n_rows + SEGMENT - 1) / SEGMENT;
+}
+
+/* How rows, heads and segments become items: blocks of queries, and where a stretch is one block
+ * its segments, if what they leave unfinished fits into the call's room. */
 static void cut(forward_job *j, int64_t *n_keys, int64_t *parts_bytes)
 {
     const dti_attention *a = j->a;
-    const int64_t n_rows = a->batch * a->n_tokens * a->n_heads, E = dti_padded(a->width);
-    int64_t longest = 0, n_segments = 0;
+    const int64_t of_token = a->n_heads * (dti_padded(a->width) + 2) * (int64_t)sizeof(float);
+    int64_t n_items = 0, wanted;
 
-    *n_keys = 0;
-    for (int64_t b = 0; b < a->batch; b++)
-        for (int64_t t = 0; t < a->n_tokens; t++) {
-            int64_t first, last;
-            dti_attention_range(a, b, t, &first, &last);
-            *n_keys += last - first + 1;
-            n_segments += last / SEGMENT - first / SEGMENT + 1;
-            longest = last > longest ? last : longest;
-        }
+    *n_keys = *parts_bytes = 0;
     j->heads = a->group < R ? a->group : R;
     j->n_parts = (a->group + j->heads - 1) / j->heads;
-    j->queries = R / j->heads < a->n_tokens ? R / j->heads : a->n_tokens;
-    j->n_blocks = (a->n_tokens + j->queries - 1) / j->queries;
-    j->n_kv = R / (j->heads * j->queries);
-    *parts_bytes = (a->n_rows + SEGMENT - 1) / SEGMENT * n_rows * (E + 2) * (int64_t)sizeof(float);
-    if (j->n_blocks == 1 && *parts_bytes <= PARTS_BYTES) {
-        const int64_t n_items = n_segments / a->n_tokens * a->n_used;
-        const int64_t wanted = n_items / (ITEMS * dti_pool_size(a->cpu->pool));
-        j->n_segments = longest / SEGMENT + 1;
-        j->n_kv = wanted < 1 ? 1 : wanted < j->n_kv ? wanted : j->n_kv;
-    } else {
-        *parts_bytes = 0;
-        j->n_kv = 1;
+    for (int64_t i = 0; i < j->n_stretches; i++) {
+        dti_attention_stretch *of = &j->stretches[i];
+        const forward_view v = view_of(a, of);
+        const int64_t bytes = parts_of(a, &v) * of->n_tokens * of_token;
+        *n_keys += v.n_keys;
+        of->queries = R / j->heads < of->n_tokens ? R / j->heads : of->n_tokens;
+        of->n_blocks = (of->n_tokens + of->queries - 1) / of->queries;
+        of->n_segments =
+            of->n_blocks == 1 && bytes <= PARTS_BYTES - *parts_bytes ? v.longest / SEGMENT + 1 : 0;
+        if (of->n_segments == 0) continue;
+        *parts_bytes += bytes;
+        n_items += v.n_segments / of->n_tokens * a->n_used;
     }
-    j->n_kv = j->n_kv < a->n_used ? j->n_kv : a->n_used;
-    j->n_kv_blocks = (a->n_used + j->n_kv - 1) / j->n_kv;
-    j->n_kv = (a->n_used + j->n_kv_blocks - 1) / j->n_kv_blocks; /* blocks of like size */
+    wanted = n_items / (ITEMS * dti_pool_size(a->cpu->pool));
+    for (int64_t i = 0; i < j->n_stretches; i++) {
+        dti_attention_stretch *of = &j->stretches[i];
+        const int64_t most = R / (j->heads * of->queries);
+        of->n_kv = of->n_segments == 0 || wanted < 1 ? 1 : wanted < most ? wanted : most;
+        of->n_kv = of->n_kv < a->n_used ? of->n_kv : a->n_used;
+        of->n_kv_blocks = (a->n_used + of->n_kv - 1) / of->n_kv;
+        of->n_kv = (a->n_used + of->n_kv_blocks - 1) / of->n_kv_blocks; /* blocks of like size */
+        of->first_item = j->n_items;
+        j->n_items +=
+            of->n_kv_blocks * j->n_parts * of->n_blocks * (of->n_segments > 0 ? of->n_segments : 1);
+    }
+}
+
+/* The room of the parts, stretch by stretch; their bytes. */
+static int64_t place_parts(const forward_job *j, float *parts)
+{
+    const float *begin = parts;
+    const dti_attention *a = j->a;
+
+    for (int64_t i = 0; i < j->n_stretches; i++) {
+        dti_attention_stretch *of = &j->stretches[i];
+        of->parts = parts;
+        parts += of->n_segments * of->n_tokens * a->n_heads * (dti_padded(a->width) + 2);
+    }
+    return (parts - begin) * (int64_t)sizeof *parts;
 }
 
 static void share_items(const forward_job *j)
 {
-    const int64_t n_items = j->a->batch * j->n_kv_blocks * j->n_parts * j->n_blocks *
-                            (j->n_segments > 0 ? j->n_segments : 1);
-
     for (int w = 0; w < j->n_workers; w++) {
         forward_scratch *s = scratch_of(j, w);
         int64_t begin;
-        dti_pool_share(n_items, 1, w, j->n_workers, &begin, &s->end);
+        dti_pool_share(j->n_items, 1, w, j->n_workers, &begin, &s->end);
         atomic_init(&s->next, begin);
     }
 }
 
-dt_status dti_attention_forward(const dti_attention *a)
+dt_status dti_attention_forward_of(const dti_attention *a, dti_attention_stretch *stretches,
+                                   int64_t n)
 {
-    const int64_t E = dti_padded(a->width), n_rows = a->batch * a->n_tokens * a->n_heads;
-    forward_job job = { .a = a, .n_workers = dti_pool_size(a->cpu->pool) };
+    const int64_t E = dti_padded(a->width);
+    forward_job job = {
+        .a = a, .stretches = stretches, .n_stretches = n, .n_workers = dti_pool_size(a->cpu->pool)
+    };
     int64_t n_keys, parts_bytes;
     size_t bytes;
     void *scratch;
@@ -408,12 +485,23 @@ dt_status dti_attention_forward(const dti_attention *a)
     bytes = (size_t)job.n_workers * job.scratch_bytes;
     DT_TRY(dti_cpu_scratch(a->cpu, bytes + (size_t)parts_bytes, &scratch));
     job.scratch = scratch;
-    job.parts = (void *)(job.scratch + bytes);
+    parts_bytes = place_parts(&job, (void *)(job.scratch + bytes));
     share_items(&job);
     /* what is read, and each key again for each token */
     dti_cpu_run_stream(a->cpu, 2 * n_keys * a->n_used * a->width * a->bytes, forward_share, &job);
-    if (job.n_segments > 0)
-        dti_cpu_run(a->cpu, job.n_segments * n_rows * E * (int64_t)sizeof(float), merge_share,
-                    &job);
+    if (parts_bytes > 0) dti_cpu_run(a->cpu, parts_bytes, merge_share, &job);
+    return DT_OK;
+}
+
+dt_status dti_attention_forward(const dti_attention *a)
+{
+    dti_attention_stretch *stretches;
+    void *room;
+
+    DT_TRY(dti_cpu_outer_scratch(a->cpu, (size_t)a->batch * sizeof *stretches, &room));
+    stretches = room;
+    for (int64_t b = 0; b < a->batch; b++)
+        stretches[b] = (dti_attention_stretch){ .b = b, .n_tokens = a->n_tokens };
+    DT_TRY(dti_attention_forward_of(a, stretches, a->batch));
     return DT_OK;
 }

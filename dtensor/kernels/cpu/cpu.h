@@ -116,8 +116,17 @@ dt_status dti_kv_write_cpu(const dt_kargs *a);
  * Scores, softmax and sums in f32, one rounding at the end. attention_attr. */
 dt_status dti_attention_cpu(const dt_kargs *a);
 
-/* The same with lse [B, T, H] f32 of each row's scores, sink included; segments [B, S] i32, if any:
- * a query sees the keys of its own. attention_train_attr. */
+/* The same over blocks of a pool (attention_paged.c). k [N, 1, K, e], positions, sequence [N, 1]
+ * i32, table [M, C] i32, pool [n, S, K, e], S a multiple of 64: the token at position p of
+ * sequence m lies in block table[m, p / S], row p % S. Numbers of sequences and blocks are
+ * global: table and pool begin at their offset[0]. A sequence of -1: a row that writes and reads
+ * nothing and gives zeros. q, K pool, V pool, positions, sequence, table, bias [N or 1, H or 1,
+ * 1, R], sinks -> y. Positions, sequences and blocks that are not there are DT_ERR_ARG. */
+dt_status dti_kv_write_paged_cpu(const dt_kargs *a);
+dt_status dti_attention_paged_cpu(const dt_kargs *a);
+
+/* As attention, with lse [B, T, H] f32 of each row's scores, sink included; segments [B, S] i32,
+ * if any: a query sees the keys of its own. attention_train_attr. */
 dt_status dti_attention_lse_cpu(const dt_kargs *a);
 
 /* Its gradients (attention_backward.c). stats: dy, y [B, T, H, e] F, lse -> [B, T, H, 2] f32: lse
