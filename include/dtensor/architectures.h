@@ -166,6 +166,8 @@ typedef struct dt_model_pass {
     dt_tensor *rows_of;  /* [batch, tokens] i32: 0, 1, ... along each sequence; with segments */
     dt_hidden_fn see;    /* shown what enters each layer and what leaves the last one; or NULL */
     void *see_arg;
+    const struct dti_paged *paged; /* each row is one token of some sequence, whose keys lie in
+                                    * blocks: dt_cached_attention() knows; or NULL */
 } dt_model_pass;
 
 /**

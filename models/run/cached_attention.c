@@ -2,6 +2,7 @@
  *
  * Attention that remembers keys and values. */
 #include "dtensor/create.h"
+#include "models/run/paged.h"
 #include "models/run/state.h"
 
 /* An empty cache for tokens laid out as `like` [B, T, Kv, e]. */
@@ -53,6 +54,7 @@ dt_tensor *dt_cached_attention(dt_tape *t, const dt_model_pass *pass, int64_t la
         return dt_tape_fail(t, DT_ERR_ARG, "dt_cached_attention: layer %lld of a model of %lld",
                             (long long)layer, (long long)pass->n_layers);
     positions = pass->positions;
+    if (pass->paged != NULL) return dti_paged_attention(t, pass, layer, q, k, v, options);
     if (pass->kv == NULL) return dt_unheads(t, attend_whole(t, pass, q, k, v, options));
     kv = &pass->kv[layer];
     if (k != NULL && v != NULL && (kv->k == NULL || kv->v == NULL)) {

@@ -77,18 +77,23 @@ static void describe_ids(const dt_state *s, const int32_t *ids, int64_t n_tokens
     note->hash = dti_hash_bytes(note->hash, ids, (size_t)n * sizeof *ids);
 }
 
-/* Every rank is handed the ids, and no message says them: ranks that were handed different ones
- * would compute a mixture. With checks of agreement they meet first and compare. */
-static dt_status agree_on_ids(dt_model *m, const dt_state *s, const int32_t *ids, int64_t n_tokens)
+dt_status dti_pass_agree(dt_model *m, const dti_comm_note *about)
 {
     const uint32_t all_dims = (1u << dt_mesh_n_dims(m->mesh)) - 1;
-    dti_comm_note note;
     dti_comm *comm;
+
+    DT_TRY(dti_mesh_comm(m->mesh, all_dims, &comm));
+    DT_TRY(dti_comm_run(comm, &(dti_comm_call){ .op = DTI_COMM_BARRIER, .about = about }));
+    return DT_OK;
+}
+
+static dt_status agree_on_ids(dt_model *m, const dt_state *s, const int32_t *ids, int64_t n_tokens)
+{
+    dti_comm_note note;
 
     if (!dti_runtime_world(dt_mesh_runtime(m->mesh))->agree) return DT_OK;
     describe_ids(s, ids, n_tokens, &note);
-    DT_TRY(dti_mesh_comm(m->mesh, all_dims, &comm));
-    DT_TRY(dti_comm_run(comm, &(dti_comm_call){ .op = DTI_COMM_BARRIER, .about = &note }));
+    DT_TRY(dti_pass_agree(m, &note));
     return DT_OK;
 }
 

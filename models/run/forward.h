@@ -6,12 +6,17 @@
 
 #include <dtensor/model_training.h>
 
+#include "mesh/comm/comm.h"
 #include "models/run/state.h"
 
 /* A tensor [batch, tokens] of i32 on the tape, of which each rank has its sequences; `together` of
  * them are on one rank side by side. */
 dt_status dti_pass_ints(dt_tape *t, const dt_model *m, int64_t batch, int64_t tokens,
                         int64_t together, dt_tensor **out) DT_MUST_USE;
+
+/* Every rank is handed what it is to run, and no message says it: ranks that were handed different
+ * things would compute a mixture. With checks of agreement they meet first and compare `about`. */
+dt_status dti_pass_agree(dt_model *m, const dti_comm_note *about) DT_MUST_USE;
 
 /* The state's next pass over n_tokens of each sequence: tensors of ids and positions that belong to
  * the tape, without contents; dti_pass_write() gives them these. */

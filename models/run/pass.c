@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "dtensor/create.h"
 #include "models/run/forward.h"
+#include "models/run/paged.h"
 
 /* What was open and is expected when a function of an architecture returns. */
 typedef struct part {
@@ -56,6 +57,7 @@ static dt_tensor *wanted_rows(dt_tape *t, const dt_model_pass *pass, dt_tensor *
 {
     const dt_layout *before;
 
+    if (x != NULL && pass->paged != NULL) return dti_paged_take(t, pass->paged, x);
     if (x == NULL || pass->rows == DT_LOGITS_ALL || dt_tensor_extent(x, 1) == 1) return x;
     before = dt_tensor_layout(x);
     x = dt_slice(t, x, 1, -1, 1);
@@ -183,7 +185,8 @@ static dt_tensor *run_stage(dt_tape *t, dt_model *m, const void *arg, const dti_
 dti_result dti_pass_enter(dt_tape *t, dt_model *m, const dt_model_pass *pass, bool heads)
 {
     const int64_t rows = pass->rows == DT_LOGITS_ALL ? dt_tensor_extent(pass->ids, 1) : 1;
-    const dt_tensor_kind made = dti_logits_kind(m, dt_tensor_extent(pass->ids, 0), rows);
+    const int64_t batch = pass->paged != NULL ? pass->paged->n_out : dt_tensor_extent(pass->ids, 0);
+    const dt_tensor_kind made = dti_logits_kind(m, batch, rows);
     pass_call call = { *pass, heads };
 
     if (m->stages.n_meshes > 1) { /* ranks come to different blocks: they are asked before all */
