@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory of the simulated devices: mappings of their own, with a page in front and one behind that
- * nobody may touch. The host may not touch the rest either while no kernel and no copy runs, so a
- * host access to device memory ends the program as an access to no memory does. */
+ * Memory of the simulated devices: with a page in front and one behind that nobody may touch. The
+ * host may not touch the rest either while no kernel and no copy runs, so a host access to device
+ * memory ends the program as an access to no memory does.
+ *
+ * All of the devices' lies in one stretch of addresses, which one call to the system opens or
+ * closes. What is between allocations is mapped from a file of no bytes: no protection makes that
+ * accessible. Large allocations have huge pages, of which there are fewer to open. */
 #include "fibres.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <iterator>
 #include <map>
 
 #ifdef DTI_SIM_ASAN
@@ -23,6 +30,7 @@ namespace
 {
 
 enum { PAGE = 4096, ALIGNMENT = 256, SLACK_BYTE = 0x5a };
+enum : size_t { STRETCH = (size_t)256 << 30, HUGE = (size_t)2 << 20 };
 
 struct piece {
     cudaMemoryType type;
@@ -35,7 +43,10 @@ std::mutex lock; /* of all of it */
 struct memory {
     std::map<const char *, piece> pieces;
     int n_open = 0;
-    size_t used = 0; /* of devices */
+    size_t used = 0;      /* of devices */
+    int nothing = -1;     /* the file of no bytes */
+    char *base = nullptr; /* of the devices' stretch */
+    size_t next = PAGE;   /* where in it the next allocation may lie */
 };
 
 /* Never destroyed: threads may still run when the program exits. */
@@ -45,35 +56,110 @@ memory &all()
     return *m;
 }
 
+/* Past the sanitizers, which would keep books on each page of the stretch. */
+char *map_nothing(memory &m, char *at, size_t bytes)
+{
+    const long done = syscall(SYS_mmap, at, bytes, PROT_NONE,
+                              MAP_PRIVATE | MAP_NORESERVE | (at != nullptr ? MAP_FIXED : 0),
+                              m.nothing, at != nullptr ? at - m.base : 0);
+
+    return done == -1 ? nullptr : reinterpret_cast<char *>(done);
+}
+
+bool have_stretch(memory &m)
+{
+    if (m.base != nullptr) return true;
+    if (m.nothing < 0) m.nothing = memfd_create("nothing", MFD_CLOEXEC);
+    if (m.nothing < 0) return false;
+    char *at = map_nothing(m, nullptr, STRETCH + HUGE);
+    if (at == nullptr) return false;
+    m.base = at + (HUGE - reinterpret_cast<uintptr_t>(at) % HUGE) % HUGE;
+    return map_nothing(m, m.base, STRETCH) !=
+           nullptr; /* so that offsets are those of the stretch */
+}
+
+/* Where so many bytes fit between guards, from the last allocation on and then from the beginning:
+ * what was given back is not used again soon. Null: nowhere. */
+char *find_room(memory &m, size_t mapped)
+{
+    for (int round = 0; round < 2; round++) {
+        for (;;) {
+            if (mapped >= HUGE) m.next = (m.next + HUGE - 1) / HUGE * HUGE;
+            if (m.next + mapped + PAGE > STRETCH) break;
+            const auto after = m.pieces.lower_bound(m.base + m.next);
+            if (after == m.pieces.end() || after->first >= m.base + m.next + mapped + PAGE)
+                return m.base + m.next;
+            m.next = (size_t)(after->first - m.base) + after->second.mapped + PAGE;
+        }
+        m.next = PAGE;
+    }
+    return nullptr;
+}
+
+/* Opens or closes what the devices have. */
+void protect_all(const memory &m, bool open)
+{
+    if (m.base == nullptr || !chosen().protect) return;
+    const auto first = m.pieces.lower_bound(m.base), end = m.pieces.upper_bound(m.base + STRETCH);
+    if (first == end) return;
+    const auto last = std::prev(end);
+    (void)mprotect(const_cast<char *>(first->first),
+                   (size_t)(last->first - first->first) + last->second.mapped,
+                   open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
 void protect(const char *at, const piece &p, bool open)
 {
     if (p.type != cudaMemoryTypeDevice || !chosen().protect) return;
     (void)mprotect(const_cast<char *>(at), p.mapped, open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
+/* Pages that can be read and written, between guards. Null: there are none. */
+char *map_piece(memory &m, const piece &p)
+{
+    if (p.type == cudaMemoryTypeDevice) {
+        char *at = have_stretch(m) ? find_room(m, p.mapped) : nullptr;
+        if (at == nullptr ||
+            mmap(at, p.mapped, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+            return nullptr;
+        if (p.mapped >= HUGE) (void)madvise(at, p.mapped, MADV_HUGEPAGE);
+        m.next = (size_t)(at - m.base) + p.mapped + PAGE;
+        return at;
+    }
+    char *at = static_cast<char *>(mmap(nullptr, p.mapped + 2 * PAGE, PROT_NONE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (at == MAP_FAILED) return nullptr;
+    if (mprotect(at + PAGE, p.mapped, PROT_READ | PROT_WRITE) == 0) return at + PAGE;
+    (void)munmap(at, p.mapped + 2 * PAGE);
+    return nullptr;
+}
+
+void unmap_piece(memory &m, char *at, const piece &p)
+{
+    if (p.type != cudaMemoryTypeDevice)
+        (void)munmap(at - PAGE, p.mapped + 2 * PAGE);
+    else if (map_nothing(m, at, p.mapped) == nullptr)
+        abort();
+}
+
 cudaError_t take(void **out, size_t bytes, cudaMemoryType type, int device)
 {
     memory &m = all();
     const size_t mapped = (bytes + PAGE - 1) / PAGE * PAGE;
+    const piece p = { type, device, bytes, mapped };
     std::lock_guard<std::mutex> hold(lock);
 
     *out = nullptr;
     if (bytes == 0) return cudaSuccess;
     if (bytes > SIZE_MAX / 2 || (type == cudaMemoryTypeDevice && m.used + mapped > DEVICE_BYTES))
         return cudaErrorMemoryAllocation;
-    char *at = static_cast<char *>(mmap(nullptr, mapped + 2 * PAGE, PROT_NONE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    if (at == MAP_FAILED) return cudaErrorMemoryAllocation;
-    at += PAGE;
-    if (mprotect(at, mapped, PROT_READ | PROT_WRITE) != 0) {
-        (void)munmap(at - PAGE, mapped + 2 * PAGE);
-        return cudaErrorMemoryAllocation;
-    }
+    char *at = map_piece(m, p);
+    if (at == nullptr) return cudaErrorMemoryAllocation;
     memset(at + bytes, SLACK_BYTE, mapped - bytes);
 #ifdef DTI_SIM_ASAN
     __asan_poison_memory_region(at + bytes, mapped - bytes);
 #endif
-    const piece p = { type, device, bytes, mapped };
     m.pieces[at] = p;
     if (type == cudaMemoryTypeDevice) m.used += mapped;
     protect(at, p, m.n_open > 0);
@@ -106,7 +192,7 @@ cudaError_t give_back(void *data, cudaMemoryType type)
     __asan_unpoison_memory_region(at, p.mapped);
 #endif
     const bool intact = is_intact(at, p);
-    (void)munmap(at - PAGE, p.mapped + 2 * PAGE);
+    unmap_piece(m, at, p);
     if (intact) return cudaSuccess;
     fail_for_good("memory was written behind the end of an allocation of " +
                   std::to_string(p.bytes) + " bytes");
@@ -148,8 +234,7 @@ opened::opened()
     memory &m = all();
     std::lock_guard<std::mutex> hold(lock);
 
-    if (m.n_open++ == 0)
-        for (const auto &p : m.pieces) protect(p.first, p.second, true);
+    if (m.n_open++ == 0) protect_all(m, true);
 }
 
 opened::~opened()
@@ -157,8 +242,7 @@ opened::~opened()
     memory &m = all();
     std::lock_guard<std::mutex> hold(lock);
 
-    if (--m.n_open == 0)
-        for (const auto &p : m.pieces) protect(p.first, p.second, false);
+    if (--m.n_open == 0) protect_all(m, false);
 }
 
 /* One for each thread, of the largest size that a block may have. */
