@@ -196,6 +196,16 @@ DT_API int32_t dt_tokenizer_id(const dt_tokenizer *tok, const char *piece, size_
  * n_bytes may be NULL. Valid while tok is. Not collective. Errors: none. */
 DT_API const char *dt_tokenizer_piece(const dt_tokenizer *tok, int32_t id, size_t *n_bytes);
 
+/**
+ * What a token adds in the middle of a text, as bytes: they may be a part of a character only.
+ *
+ *   *bytes  freed with dt_tokenizer_free(); none for an id that no token has
+ *
+ * Not collective. Errors: DT_ERR_ARG NULL; DT_ERR_MEMORY.
+ */
+DT_API DT_MUST_USE dt_status dt_tokenizer_bytes(const dt_tokenizer *tok, int32_t id, char **bytes,
+                                                size_t *n_bytes);
+
 /** Whether an id is that of a special token. Not collective. Errors: none. */
 DT_API bool dt_tokenizer_is_special(const dt_tokenizer *tok, int32_t id);
 

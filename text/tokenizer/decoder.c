@@ -333,3 +333,10 @@ void dti_decoders_free(dti_decoders *all)
     }
     *all = (dti_decoders){ 0 };
 }
+
+bool dti_decoders_have(const dti_decoders *all, const char *step)
+{
+    for (size_t i = 0; i < all->n; i++)
+        if (strcmp(all->steps[i].row->type, step) == 0) return true;
+    return false;
+}

@@ -25,6 +25,9 @@ typedef struct dti_decoders {
 dt_status dti_decoders_load(dti_decoders *all, const dti_json *from) DT_MUST_USE;
 void dti_decoders_free(dti_decoders *all);
 
+/* Whether there is a step of that name. */
+bool dti_decoders_have(const dti_decoders *all, const char *step);
+
 /* Tokens on their way through the steps. Give `all`; zeros otherwise. */
 typedef struct dti_decoding {
     const dti_decoders *all;
