@@ -51,7 +51,7 @@ typedef struct cli_many {
 } cli_many;
 
 /* Settings of a text that have an option: cli_knob() asks for one by its field. */
-enum { CLI_MAX_KNOBS = 32 };
+enum { CLI_MAX_KNOBS = 40 };
 
 /* What `dtensor train` and `dtensor plan --train` are told of training, as it was written. */
 typedef struct cli_training_words {

@@ -65,6 +65,8 @@ static const cli_option options[] = {
     { "renormalize-logits", 0, SWITCH, NULL, 0, CLI_GENERATE, 0, "log-probabilities again after all rules" },
     { "remove-invalid-values", 0, SWITCH, NULL, 0, CLI_GENERATE, 0, "NaN counts as 0, infinity as the largest number" },
     { "repetition-penalty", 0, SET, "X", 0, TALKS, 0, "of tokens that occurred (default 1: none)" },
+    { "presence-penalty", 0, SET, "X", 0, TALKS, 0, "of new tokens that occurred, once: taken from logits" },
+    { "frequency-penalty", 0, SET, "X", 0, TALKS, 0, "the same, for each time that they occurred" },
     { "no-repeat-ngram-size", 0, SET, "N", 0, TALKS, 0, "no N tokens twice in the same order" },
     { "bad-words-ids", 0, SET, "IDS", 0, CLI_GENERATE, 0, "sequences that are not generated: 5,6;7" },
     { "suppress-ids", 0, SET, "IDS", 0, CLI_GENERATE, 0, "tokens that are not generated: 5,6" },

@@ -39,8 +39,8 @@ typedef struct dti_view {
 typedef enum dti_ticket_kind { DTI_TICKET_LOAD, DTI_TICKET_TEXTS, DTI_TICKET_CALL } dti_ticket_kind;
 
 typedef enum dti_event_kind {
-    DTI_EVENT_TOKEN, /* a: text, b: which of its tokens; data: the id */
-    DTI_EVENT_TEXT,  /* a: text; data: dti_text_head, ids */
+    DTI_EVENT_TOKEN, /* a: text, b: which of its tokens; data: the id, log-probabilities */
+    DTI_EVENT_TEXT,  /* a: text; data: dti_text_head, ids; log-probabilities are the last bytes */
     DTI_EVENT_PIECE, /* data: dt_piece, bytes */
     DTI_EVENT_SCORES /* a: rows, b: which token; data: floats */
 } dti_event_kind;

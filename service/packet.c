@@ -108,8 +108,25 @@ _Static_assert(offsetof(dt_ids, n) == sizeof(void *), "a list's length is behind
 _Static_assert(offsetof(dt_generate_options, n_bad_words) ==
                        offsetof(dt_generate_options, bad_words) + sizeof(void *) &&
                    offsetof(dt_generate_options, n_stop_strings) ==
-                       offsetof(dt_generate_options, stop_strings) + sizeof(void *),
+                       offsetof(dt_generate_options, stop_strings) + sizeof(void *) &&
+                   offsetof(dt_generate_options, n_sequence_bias) ==
+                       offsetof(dt_generate_options, sequence_bias) + sizeof(void *),
                "so is that of a list of lists");
+
+static bool is_list(const dt_knob *k)
+{
+    return k->kind == DT_KNOB_TOKENS || k->kind == DT_KNOB_WORDS || k->kind == DT_KNOB_TEXTS ||
+           k->kind == DT_KNOB_BIASES;
+}
+
+static dt_status put_biases(dti_packet *p, const dt_bias *biases, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        DT_TRY(dti_packet_put_lists(p, &biases[i].ids, 1));
+        DT_TRY(dti_packet_put(p, &biases[i].bias, sizeof biases[i].bias));
+    }
+    return DT_OK;
+}
 
 dt_status dti_packet_put_options(dti_packet *p, const dt_generate_options *options)
 {
@@ -123,10 +140,11 @@ dt_status dti_packet_put_options(dti_packet *p, const dt_generate_options *optio
     for (int i = 0; i < n; i++) {
         const dt_knob *k = &knobs[i];
         const void *list = NULL;
-        if (k->kind == DT_KNOB_TOKENS || k->kind == DT_KNOB_WORDS || k->kind == DT_KNOB_TEXTS)
-            list = pointer_at(&o, k);
+        if (is_list(k)) list = pointer_at(&o, k);
         if (list == NULL) continue;
-        if (k->kind == DT_KNOB_TOKENS)
+        if (k->kind == DT_KNOB_BIASES)
+            DT_TRY(put_biases(p, list, count_at(&o, k)));
+        else if (k->kind == DT_KNOB_TOKENS)
             DT_TRY(dti_packet_put_lists(p, &(dt_ids){ list, count_at(&o, k) }, 1));
         else if (k->kind == DT_KNOB_WORDS)
             DT_TRY(dti_packet_put_lists(p, list, count_at(&o, k)));
@@ -212,6 +230,23 @@ static dt_status unpack_texts(dti_unpacking *u, dt_generate_options *o, const dt
     return DT_OK;
 }
 
+static dt_status unpack_biases(dti_unpacking *u, dt_generate_options *o, const dt_knob *k)
+{
+    const int64_t n = count_at(o, k);
+    dt_bias *biases;
+
+    DT_TRY(dti_arena_alloc(&u->arena, (size_t)n * sizeof *biases, (void **)&biases));
+    for (int64_t j = 0; j < n; j++) {
+        const dt_ids *ids;
+        int64_t one;
+        DT_TRY(dti_unpack_lists(u, &ids, &one));
+        biases[j].ids = ids[0];
+        DT_TRY(dti_unpack_copy(u, &biases[j].bias, sizeof biases[j].bias));
+    }
+    set_list(o, k, biases, n);
+    return DT_OK;
+}
+
 dt_status dti_unpack_options(dti_unpacking *u, dt_generate_options *o)
 {
     int n;
@@ -222,9 +257,11 @@ dt_status dti_unpack_options(dti_unpacking *u, dt_generate_options *o)
         const dt_knob *k = &knobs[i];
         const dt_ids *lists;
         int64_t m;
-        if ((k->kind != DT_KNOB_TOKENS && k->kind != DT_KNOB_WORDS && k->kind != DT_KNOB_TEXTS) ||
-            pointer_at(o, k) == NULL)
+        if (!is_list(k) || pointer_at(o, k) == NULL) continue;
+        if (k->kind == DT_KNOB_BIASES) {
+            DT_TRY(unpack_biases(u, o, k));
             continue;
+        }
         if (k->kind == DT_KNOB_TEXTS) {
             DT_TRY(unpack_texts(u, o, k));
             continue;

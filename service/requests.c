@@ -58,11 +58,13 @@ static dt_status make_texts(dt_served *m, dti_crew *c, const dt_ids *prompts, in
     DT_TRY_TO(done, st, dti_waiter_create(how, n_prompts * o->num_return_sequences, &t->waiter));
     t->n_prompt = n;
     t->waiter->tokenizer = dt_tokenizer_retain(tokenizer);
+    t->waiter->n_logprobs = o->n_logprobs + 1;
     t->waiter->on_token = o->on_token;
     t->waiter->token_arg = o->arg;
     t->waiter->on_scores = o->on_scores;
     t->waiter->scores_arg = o->scores_arg;
-    t->tells_tokens = how->on_token != NULL || how->on_text != NULL || o->on_token != NULL;
+    t->tells_tokens = how->on_token != NULL || how->on_text != NULL || o->on_token != NULL ||
+                      how->on_logprobs != NULL;
     DT_TRY_TO(done, st, dti_packet_put_options(&t->packet, o));
     DT_TRY_TO(done, st, dti_packet_put_lists(&t->packet, prompts, n_prompts));
     DT_TRY_TO(done, st, dti_ticket_queue(t));

@@ -45,15 +45,26 @@ dt_status dti_texts_begin(dti_job *j)
 static dt_status tell_tokens(dti_job *j)
 {
     const dt_generated *g = j->making.made;
+    const size_t list = (size_t)(j->making.o.n_logprobs + 1) * sizeof(dt_logprob);
+    dt_status st = DT_OK;
+    int32_t *said;
 
-    for (int64_t i = 0; i < g->n; i++)
-        for (; j->told[i] < g->texts[i].n; j->told[i]++) {
+    DT_TRY(dti_alloc(sizeof *said + list, (void **)&said));
+    for (int64_t i = 0; i < g->n; i++) {
+        const dti_new_text *text = &g->texts[i];
+        for (; j->told[i] < text->n; j->told[i]++) {
+            const int64_t n = j->told[i];
             const dti_event head = {
-                .kind = DTI_EVENT_TOKEN, .a = i, .b = j->told[i], .n_bytes = sizeof(int32_t)
+                .kind = DTI_EVENT_TOKEN, .a = i, .b = n, .n_bytes = sizeof *said + list
             };
-            DT_TRY(dti_ticket_tell(j->ticket, &head, &g->texts[i].ids[j->told[i]]));
+            said[0] = text->ids[n];
+            if (list > 0) memcpy(said + 1, text->logprobs + n * text->n_logprobs, list);
+            DT_TRY_TO(done, st, dti_ticket_tell(j->ticket, &head, said));
         }
-    return DT_OK;
+    }
+done:
+    dti_free(said);
+    return st;
 }
 
 dt_status dti_texts_step(dti_job *j, bool *over)
@@ -75,14 +86,15 @@ dt_status dti_texts_tell_all(dti_job *j)
     for (int64_t i = 0; g != NULL && i < g->n; i++) {
         const dti_new_text *text = &g->texts[i];
         const size_t bytes = (size_t)text->n * sizeof *text->ids;
-        const dti_event head = { .kind = DTI_EVENT_TEXT,
-                                 .a = i,
-                                 .n_bytes = sizeof(dti_text_head) + bytes };
+        const size_t lists = (size_t)(text->n * text->n_logprobs) * sizeof(dt_logprob);
+        dti_event head = { .kind = DTI_EVENT_TEXT, .a = i };
         dti_packet p = { 0 };
         dt_status st;
         DT_TRY(dti_packet_put(&p, &(dti_text_head){ text->n, text->end, text->score },
                               sizeof(dti_text_head)));
         st = dti_packet_put(&p, text->ids, bytes);
+        if (st == DT_OK) st = dti_packet_put(&p, text->logprobs, lists);
+        head.n_bytes = p.n;
         if (st == DT_OK) st = dti_ticket_tell(j->ticket, &head, p.bytes);
         dti_free(p.bytes);
         DT_TRY(st);

@@ -243,11 +243,12 @@ static dt_status hand_on(dt_ticket *t, dti_event *first, dt_status st)
     return st;
 }
 
-/* Callbacks run without the lock. */
-static dt_status wait_and_tell(dt_ticket *t)
+/* Callbacks run without the lock. With `once` until something was told, or the time has come. */
+static dt_status wait_and_tell(dt_ticket *t, bool once, int64_t until, bool *over)
 {
     dti_waiter *w = t->waiter;
     int64_t shown = -1;
+    bool told = false;
     dt_status st = DT_OK;
 
     (void)pthread_mutex_lock(&t->crew->lock);
@@ -257,10 +258,12 @@ static dt_status wait_and_tell(dt_ticket *t)
         const bool tell = w->progress != NULL && all > 0 && done != shown;
 
         if (first == NULL && !tell) {
-            if (t->state == DT_TICKET_DONE || st != DT_OK) break;
-            dti_cond_wait(&t->changed, &t->crew->lock, watch(t));
+            *over = t->state == DT_TICKET_DONE;
+            if (*over || st != DT_OK || (once && (told || dti_now_ns() >= until))) break;
+            dti_cond_wait(&t->changed, &t->crew->lock, dti_min(watch(t), until));
             continue;
         }
+        told = true;
         (void)pthread_mutex_unlock(&t->crew->lock);
         if (tell) w->progress(w->progress_arg, shown = done, all);
         st = hand_on(t, first, st);
@@ -270,11 +273,22 @@ static dt_status wait_and_tell(dt_ticket *t)
     return st;
 }
 
+dt_status dt_ticket_listen(dt_ticket *t, int64_t ms, bool *over)
+{
+    DT_CHECK(t != NULL && over != NULL, DT_ERR_ARG, "ticket or over is NULL");
+    *over = true;
+    DT_CHECK(!t->waiter->waited, DT_ERR_ARG, "this request was waited for before");
+    DT_TRY(wait_and_tell(t, true, ms < 0 ? INT64_MAX : dti_after(dti_now_ns(), ms), over));
+    return DT_OK;
+}
+
 dt_status dti_ticket_wait(dt_ticket *t)
 {
+    bool over;
+
     DT_CHECK(!t->waiter->waited, DT_ERR_ARG, "this request was waited for before");
     t->waiter->waited = true;
-    DT_TRY(wait_and_tell(t));
+    DT_TRY(wait_and_tell(t, false, INT64_MAX, &over));
     if (t->error.code != DT_OK) {
         dti_error_restore(&t->error);
         return dti_error_frame(t->error.code, __func__, __FILE__, __LINE__);

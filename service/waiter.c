@@ -15,7 +15,7 @@ dt_status dti_waiter_create(const dt_request_options *how, int64_t n_texts, dti_
     w->n_texts = n_texts;
     DT_TRY_TO(fail, st, dti_new(sizeof *w->reply, &w->reply));
     DT_TRY_TO(fail, st, dti_new(sizeof *w->texts, &w->texts));
-    DT_TRY_TO(fail, st, dti_texts_make(n_texts, 0, &w->texts->texts));
+    DT_TRY_TO(fail, st, dti_texts_make(n_texts, 0, 0, &w->texts->texts));
     w->texts->n = n_texts;
     DT_TRY_TO(fail, st, dti_alloc_array((size_t)n_texts, sizeof *w->told, (void **)&w->told));
     DT_TRY_TO(
@@ -60,9 +60,12 @@ static dt_status say_text(dti_waiter *w, int64_t text, const int32_t *id)
     return DT_OK;
 }
 
-static dt_status say_token(dti_waiter *w, int64_t text, int32_t id)
+static dt_status say_token(dti_waiter *w, int64_t text, int32_t id, const dt_logprob *logprobs)
 {
     const int64_t n = w->told[text]++;
+
+    if (w->how.on_logprobs != NULL && w->n_logprobs > 0)
+        w->how.on_logprobs(w->how.arg, text, n, logprobs, w->n_logprobs);
 
     if (w->how.on_token != NULL && !w->how.on_token(w->how.arg, text, n, id)) w->enough = true;
     if (w->on_token != NULL && !w->on_token(w->token_arg, n, id)) w->enough = true;
@@ -75,18 +78,28 @@ static dt_status take_text(dti_waiter *w, const dti_event *e)
 {
     dti_new_text *text = &w->texts->texts[e->a];
     const int32_t *ids = (const int32_t *)(const void *)(e->data + sizeof(dti_text_head));
+    const size_t list = (size_t)w->n_logprobs * sizeof(dt_logprob);
     dti_text_head head;
 
     memcpy(&head, e->data, sizeof head);
     dti_free(text->ids);
+    dti_free(text->logprobs);
     text->ids = NULL;
+    text->logprobs = NULL;
+    text->n_logprobs = w->n_logprobs;
     DT_TRY(dti_alloc_array((size_t)head.n + 1, sizeof *ids, (void **)&text->ids));
     memcpy(text->ids, ids, (size_t)head.n * sizeof *ids);
+    if (list > 0) { /* of the last bytes */
+        DT_TRY(dti_alloc_array((size_t)head.n + 1, list, (void **)&text->logprobs));
+        memcpy(text->logprobs, e->data + e->n_bytes - (size_t)head.n * list, (size_t)head.n * list);
+    }
     text->n = head.n;
     text->end = head.end;
     text->score = head.score;
-    while (!w->enough && w->told[e->a] < text->n)
-        DT_TRY(say_token(w, e->a, text->ids[w->told[e->a]]));
+    while (!w->enough && w->told[e->a] < text->n) {
+        const int64_t n = w->told[e->a];
+        DT_TRY(say_token(w, e->a, text->ids[n], text->logprobs + n * w->n_logprobs));
+    }
     if (w->told[e->a] == text->n) return w->enough ? DT_OK : say_text(w, e->a, NULL);
     text->n = w->told[e->a];
     text->end = DT_END_CANCELLED;
@@ -146,7 +159,8 @@ dt_status dti_waiter_take(dti_waiter *w, const dti_event *e)
     switch (e->kind) {
     case DTI_EVENT_TOKEN:
         memcpy(&id, e->data, sizeof id);
-        return w->enough ? DT_OK : say_token(w, e->a, id);
+        if (w->enough) return DT_OK;
+        return say_token(w, e->a, id, (const dt_logprob *)(const void *)(e->data + sizeof id));
     case DTI_EVENT_TEXT:
         return take_text(w, e);
     case DTI_EVENT_PIECE:

@@ -22,6 +22,7 @@ typedef struct dti_waiter {
     dt_progress_fn progress; /* of a load */
     void *progress_arg;
     dt_tokenizer *tokenizer; /* for on_text; a reference */
+    int64_t n_logprobs;      /* of each token; 0: none */
     int64_t n_texts;
     dt_tokenizer_stream **streams; /* [n_texts] */
     int64_t *told;                 /* [n_texts] tokens that callbacks have heard of */

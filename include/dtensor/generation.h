@@ -40,6 +40,19 @@ typedef struct dt_ids {
     int64_t n;
 } dt_ids;
 
+/* A number that is added to the score of the last token of `ids` where the others came before. */
+typedef struct dt_bias {
+    dt_ids ids;
+    double bias;
+} dt_bias;
+
+/* A token and its log-probability among all tokens, by the model's own logits: before processors
+ * and temperature. */
+typedef struct dt_logprob {
+    int32_t id; /* -1: none, where the vocabulary has no more */
+    float logprob;
+} dt_logprob;
+
 /* When beam search ends: false, true and "never" of early_stopping. */
 typedef enum dt_early_stopping {
     DT_EARLY_STOPPING_FALSE, /* when no running beam is likely to beat the finished ones */
@@ -95,19 +108,27 @@ typedef struct dt_generate_options {
     int64_t num_beams;            /* 1: no beam search */
     double length_penalty;        /* 1; finished beams: sum of log-probabilities / length^it */
     dt_early_stopping early_stopping;
+
+    const dt_bias *sequence_bias; /* [n_sequence_bias] before all other processors */
+    int64_t n_sequence_bias;
+    /* as OpenAI has them, after repetition_penalty, by new tokens alone: taken from the score of a
+     * token that occurred, once, and for each time that it did */
+    double presence_penalty, frequency_penalty; /* 0: off */
+    int64_t n_logprobs; /* dt_generated_logprobs(): of each new token and so many best; -1: none */
 } dt_generate_options;
 
 /* What a setting is. */
 typedef enum dt_knob_kind {
-    DT_KNOB_FLAG,    /* bool */
-    DT_KNOB_COUNT,   /* int64_t */
-    DT_KNOB_NUMBER,  /* double */
-    DT_KNOB_SEED,    /* uint64_t */
-    DT_KNOB_TOKEN,   /* int32_t */
-    DT_KNOB_TOKENS,  /* dt_ids */
-    DT_KNOB_WORDS,   /* a list of dt_ids, and how many */
-    DT_KNOB_TEXTS,   /* a list of strings, and how many */
-    DT_KNOB_STOPPING /* dt_early_stopping */
+    DT_KNOB_FLAG,     /* bool */
+    DT_KNOB_COUNT,    /* int64_t */
+    DT_KNOB_NUMBER,   /* double */
+    DT_KNOB_SEED,     /* uint64_t */
+    DT_KNOB_TOKEN,    /* int32_t */
+    DT_KNOB_TOKENS,   /* dt_ids */
+    DT_KNOB_WORDS,    /* a list of dt_ids, and how many */
+    DT_KNOB_TEXTS,    /* a list of strings, and how many */
+    DT_KNOB_STOPPING, /* dt_early_stopping */
+    DT_KNOB_BIASES    /* a list of dt_bias, and how many */
 } dt_knob_kind;
 
 /* One setting of dt_generate_options: its names, and where it lies. */
@@ -133,7 +154,8 @@ DT_API const dt_knob *dt_generate_knob(const char *field);
     {                                                                                            \
         sizeof(dt_generate_options), -1, false, NULL, NULL, 0, DT_IDS_NONE, -1, 1.0, 0, NULL, 0, \
             0, 0, -1, DT_IDS_NONE, false, DT_IDS_NONE, DT_IDS_NONE, false, 0, 1.0, 50, 1.0, 0.0, \
-            1.0, 0.0, 0.0, false, NULL, NULL, NULL, 0, NULL, 1, 1, 1.0, DT_EARLY_STOPPING_FALSE  \
+            1.0, 0.0, 0.0, false, NULL, NULL, NULL, 0, NULL, 1, 1, 1.0, DT_EARLY_STOPPING_FALSE, \
+            NULL, 0, 0.0, 0.0, -1                                                                \
     }
 
 /* What messages call a setting: who has not filled in the struct knows it as an option of a
@@ -249,6 +271,12 @@ DT_API int64_t dt_generated_count(const dt_generated *generated);
 DT_API dt_ids dt_generated_ids(const dt_generated *generated, int64_t i);
 DT_API dt_end dt_generated_end(const dt_generated *generated, int64_t i);
 DT_API double dt_generated_score(const dt_generated *generated, int64_t i);
+
+/** Log-probabilities of new token n of text i: that of the token first, then those of the best, the
+ * largest first; *n_list of them, 0 if they were not asked for (dt_generate_options.n_logprobs).
+ * Borrowed. Not collective, no errors. */
+DT_API const dt_logprob *dt_generated_logprobs(const dt_generated *generated, int64_t i, int64_t n,
+                                               int64_t *n_list);
 
 #ifdef __cplusplus
 }

@@ -146,11 +146,14 @@ typedef struct dt_request_options {
     bool (*on_text)(void *arg, int64_t text, const char *bytes, size_t n_bytes);
     bool (*on_piece)(void *arg, const dt_piece *piece); /* of a reply, as soon as it is there */
     void *arg;
+    /* before on_token of the same token, where dt_generate_options.n_logprobs asks for them: what
+     * dt_generated_logprobs() gives of it */
+    void (*on_logprobs)(void *arg, int64_t text, int64_t n, const dt_logprob *list, int64_t n_list);
 } dt_request_options;
 
-#define DT_REQUEST_OPTIONS_INIT                                  \
-    {                                                            \
-        sizeof(dt_request_options), 0, 0, NULL, NULL, NULL, NULL \
+#define DT_REQUEST_OPTIONS_INIT                                        \
+    {                                                                  \
+        sizeof(dt_request_options), 0, 0, NULL, NULL, NULL, NULL, NULL \
     }
 
 /**
@@ -242,6 +245,21 @@ DT_API DT_MUST_USE dt_status dt_service_submit(dt_served *model, const dt_ids *p
                                                const dt_request_options *request, dt_ticket **out);
 DT_API DT_MUST_USE dt_status dt_ticket_wait(dt_ticket *ticket, dt_generated **out);
 DT_API void dt_ticket_release(dt_ticket **ticket); /* accepts NULL */
+
+/**
+ * Waits until a request has something to say and calls back, for a thread that has other things to
+ * do as well: dt_ticket_wait() in pieces, which at last hands over the texts.
+ *
+ *   ms     longest wait; negative: any
+ *   *over  the request has ended, and callbacks were told all before the end: dt_ticket_wait() does
+ *          not wait any more
+ *
+ * Not collective.
+ * Threads     one at a time for a ticket
+ * Errors      DT_ERR_ARG  NULL, or a ticket that was waited for; those of a tokenizer. How the
+ *             request ended is said by dt_ticket_wait()
+ */
+DT_API DT_MUST_USE dt_status dt_ticket_listen(dt_ticket *ticket, int64_t ms, bool *over);
 
 /** Asks a request to end, before its next token or layer. Not collective. Errors: none. */
 DT_API void dt_ticket_cancel(dt_ticket *ticket);

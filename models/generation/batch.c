@@ -12,14 +12,21 @@
 
 /* --- texts ------------------------------------------------------------------------------------ */
 
-dt_status dti_texts_make(int64_t n, int64_t max_new, dti_new_text **out)
+dt_status dti_texts_make(int64_t n, int64_t max_new, int64_t n_logprobs, dti_new_text **out)
 {
+    const size_t room = (size_t)max_new + 1;
     dt_status st = DT_OK;
 
     DT_TRY(dti_alloc_array((size_t)n, sizeof **out, (void **)out));
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
+        dti_new_text *text = &(*out)[i];
+        DT_TRY_TO(fail, st, dti_alloc_array(room, sizeof(int32_t), (void **)&text->ids));
+        if (n_logprobs == 0) continue;
+        text->n_logprobs = n_logprobs;
         DT_TRY_TO(fail, st,
-                  dti_alloc_array((size_t)max_new + 1, sizeof(int32_t), (void **)&(*out)[i].ids));
+                  dti_alloc_array(room, (size_t)n_logprobs * sizeof(dt_logprob),
+                                  (void **)&text->logprobs));
+    }
     return DT_OK;
 
 fail:
@@ -30,7 +37,10 @@ fail:
 
 void dti_texts_free(dti_new_text *texts, int64_t n)
 {
-    for (int64_t i = 0; i < n && texts != NULL; i++) dti_free(texts[i].ids);
+    for (int64_t i = 0; i < n && texts != NULL; i++) {
+        dti_free(texts[i].ids);
+        dti_free(texts[i].logprobs);
+    }
     dti_free(texts);
 }
 
@@ -69,6 +79,17 @@ dt_end dt_generated_end(const dt_generated *g, int64_t i)
 double dt_generated_score(const dt_generated *g, int64_t i)
 {
     return (double)text_of(g, i)->score;
+}
+
+const dt_logprob *dt_generated_logprobs(const dt_generated *g, int64_t i, int64_t n,
+                                        int64_t *n_list)
+{
+    const dti_new_text *text = text_of(g, i);
+
+    *n_list = 0;
+    if (text->logprobs == NULL || n < 0 || n >= text->n) return NULL;
+    *n_list = text->n_logprobs;
+    return text->logprobs + n * text->n_logprobs;
 }
 
 /* --- checks ----------------------------------------------------------------------------------- */
@@ -115,6 +136,9 @@ static dt_status put(dti_batch *b, int64_t r, int32_t id, dti_new_text *text, bo
     b->input[r] = b->pad;
     if (*done) return DT_OK;
     b->input[r] = text->ids[text->n] = id;
+    if (text->logprobs != NULL)
+        memcpy(text->logprobs + text->n * text->n_logprobs, b->step.logprobs + r * text->n_logprobs,
+               (size_t)text->n_logprobs * sizeof *text->logprobs);
     DT_TRY(dti_ends(&b->rules, s->ids + r * s->capacity, s->lengths[r], id, &text->end));
     text->n++;
     *done = text->end != DT_END_NONE;
@@ -267,7 +291,7 @@ static dt_status begin(dti_making *m)
     DT_TRY(check_call(&m->all, &m->o));
     n = m->o.on_scores != NULL ? 1 : dt_model_groups(all->model, all->n_prompts);
     DT_TRY(dti_new(sizeof *m->made, &m->made));
-    DT_TRY(dti_texts_make(all->n_texts, all->max_new, &m->made->texts));
+    DT_TRY(dti_texts_make(all->n_texts, all->max_new, m->o.n_logprobs + 1, &m->made->texts));
     m->made->n = all->n_texts;
     m->over = !dt_mesh_is_member(all->model->mesh) || all->max_new == 0;
     if (m->over) return DT_OK;

@@ -44,7 +44,7 @@ static dt_status make_search(dti_search *s, dti_batch *b)
     rows = (size_t)(n * s->width);
     DT_TRY(dti_alloc_array((size_t)n, sizeof *s->items, (void **)&s->items));
     DT_TRY(dti_alloc_array(rows, sizeof *s->running, (void **)&s->running));
-    DT_TRY(dti_texts_make((int64_t)rows, b->max_new, &s->finished));
+    DT_TRY(dti_texts_make((int64_t)rows, b->max_new, 0, &s->finished));
     DT_TRY(dti_alloc_array((size_t)(n * s->k), sizeof *s->found, (void **)&s->found));
     DT_TRY(dti_alloc_array((size_t)(n * s->k), sizeof *s->ends, (void **)&s->ends));
     DT_TRY(dti_alloc_array(rows, sizeof *s->from, (void **)&s->from));

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "models/generation/text_rules.h"
 
-enum { DEFAULT_NEW_TOKENS = 20 };
+enum { DEFAULT_NEW_TOKENS = 20, MOST_LOGPROBS = 1024 };
 
 /* Options that are checked, and what they are called. */
 typedef struct asked {
@@ -60,7 +60,7 @@ static dt_status check_cutoff(asked *a, const char *field, double value)
     return DT_OK;
 }
 
-static const double LEAST_TEMPERATURE = 1e-30, MOST_PENALTY = 1e9;
+static const double LEAST_TEMPERATURE = 1e-30, MOST_PENALTY = 1e9, MOST_ADDED = 1e3;
 
 static dt_status check_count(asked *a, const char *field, int64_t value, int64_t least)
 {
@@ -98,6 +98,14 @@ static dt_status check_sampling(asked *a)
     return DT_OK;
 }
 
+static dt_status check_penalty(asked *a, const char *field, double value)
+{
+    DT_CHECK(value >= -MOST_ADDED && value <= MOST_ADDED, DT_ERR_ARG,
+             "%s is %s, must be from %g to %g, 0 is none", named(a, field), number(a, value),
+             -MOST_ADDED, MOST_ADDED);
+    return DT_OK;
+}
+
 static dt_status check_tokens(asked *a)
 {
     const int64_t vocab = a->info->vocab_size;
@@ -110,6 +118,15 @@ static dt_status check_tokens(asked *a)
         DT_CHECK(o->bad_words[i].n > 0, DT_ERR_ARG, "%s: list %lld is empty", named(a, "bad_words"),
                  (long long)i);
         DT_TRY(check_ids(a, "bad_words", o->bad_words[i]));
+    }
+    DT_CHECK(o->n_sequence_bias == 0 || (o->n_sequence_bias > 0 && o->sequence_bias != NULL),
+             DT_ERR_ARG, "%s: %lld lists%s", named(a, "sequence_bias"),
+             (long long)o->n_sequence_bias, o->sequence_bias == NULL ? " that are NULL" : "");
+    for (int64_t i = 0; i < o->n_sequence_bias; i++) {
+        const dt_bias *b = &o->sequence_bias[i];
+        DT_CHECK(b->ids.n > 0 && isfinite(b->bias), DT_ERR_ARG, "%s: list %lld is %s",
+                 named(a, "sequence_bias"), (long long)i, b->ids.n > 0 ? "not finite" : "empty");
+        DT_TRY(check_ids(a, "sequence_bias", b->ids));
     }
     DT_TRY(check_ids(a, "forced_eos", o->forced_eos));
     DT_TRY(check_ids(a, "suppress_tokens", o->suppress_tokens));
@@ -172,6 +189,14 @@ dt_status dti_options_check(const dt_generate_options *o, const dt_model_info *i
              "%s is %s: logits times or divided by it may overflow; give %g to %g, 1 is none",
              named(&a, "repetition_penalty"), number(&a, o->repetition_penalty), 1 / MOST_PENALTY,
              MOST_PENALTY);
+    DT_TRY(check_penalty(&a, "presence_penalty", o->presence_penalty));
+    DT_TRY(check_penalty(&a, "frequency_penalty", o->frequency_penalty));
+    DT_CHECK(o->n_logprobs >= -1 && o->n_logprobs <= MOST_LOGPROBS, DT_ERR_ARG,
+             "%s is %lld, must be from 0 to %d, or -1 for none", named(&a, "n_logprobs"),
+             (long long)o->n_logprobs, (int)MOST_LOGPROBS);
+    DT_CHECK(o->n_logprobs < 0 || o->num_beams == 1, DT_ERR_ARG,
+             "%s is %lld: beam search has none, num_beams is %lld", named(&a, "n_logprobs"),
+             (long long)o->n_logprobs, (long long)o->num_beams);
     DT_CHECK(o->eos.n >= 0 && (o->eos.ids != NULL || o->eos.n == 0), DT_ERR_ARG,
              "%s: a list of %lld tokens that is NULL", named(&a, "eos"), (long long)o->eos.n);
     DT_CHECK(o->ignore_eos || o->eos.ids != NULL || info->n_eos >= 0, DT_ERR_FORMAT,
@@ -242,7 +267,9 @@ static bool processes_tokens(const dti_text_rules *u)
 
     return o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 || o->n_bad_words > 0 ||
            u->min_length > u->n_prompt || o->forced_bos >= 0 || o->forced_eos.n > 0 ||
-           o->remove_invalid_values || o->suppress_tokens.n > 0 || o->begin_suppress_tokens.n > 0;
+           o->n_sequence_bias > 0 || o->presence_penalty != 0 || o->frequency_penalty != 0 ||
+           o->n_logprobs >= 0 || o->remove_invalid_values || o->suppress_tokens.n > 0 ||
+           o->begin_suppress_tokens.n > 0;
 }
 
 static bool processes(const dti_text_rules *u)

@@ -32,6 +32,7 @@ void dti_step_end(dti_step *step)
     dti_scores_free(&step->scores);
     dti_free(step->keys);
     dti_free(step->whole);
+    dti_logprobs_free(step);
     *step = (dti_step){ 0 };
 }
 
@@ -122,6 +123,7 @@ static dt_status choose(dti_step *step, int32_t *out)
     const dti_history h = dti_history_of(step->state);
     dti_scores *s = &step->scores;
 
+    DT_TRY(dti_logprobs_take(step));
     DT_TRY(dti_process(step->rules, &h, s));
     DT_TRY(dti_step_show(step));
     DT_TRY(dti_grow((void **)&step->keys, &step->keys_room, (size_t)s->all_rows, sizeof(int64_t)));
@@ -141,7 +143,7 @@ static dt_status choose(dti_step *step, int32_t *out)
                  (long long)h.length[r], (long long)(s->above + r), (long long)s->vocab);
         out[r] = (int32_t)dti_argmax_index(step->keys[r]);
     }
-    return DT_OK;
+    return dti_logprobs_choose(step, out);
 }
 
 /* As few of them as the rules need. */
@@ -247,6 +249,9 @@ dt_status dt_generate(dt_model *model, dt_state *state, const int32_t *prompt, i
              "num_beams is %lld and num_return_sequences %lld: dt_generate() makes one text, "
              "dt_generate_batch() several",
              (long long)o.num_beams, (long long)o.num_return_sequences);
+    DT_CHECK(o.n_logprobs < 0, DT_ERR_ARG,
+             "n_logprobs is %lld: dt_generate_batch() keeps them, dt_generate() has nowhere to",
+             (long long)o.n_logprobs);
     DT_CHECK(n_prompt <= state->capacity - state->length && u.max_length - 1 <= state->capacity,
              DT_ERR_ARG, "a prompt of %lld tokens and %lld new ones exceed the context of %lld",
              (long long)n_prompt, (long long)(u.max_length - u.n_prompt),

@@ -17,6 +17,12 @@ typedef struct dti_step {
     int64_t *keys;
     float *whole;
     size_t keys_room, whole_room;
+    /* with n_logprobs: of the raw scores, and what they come to */
+    dti_scores raw;
+    dti_candidate *ranked; /* [rows, n_logprobs] */
+    dt_logprob *logprobs;  /* [rows, 1 + n_logprobs] of the step's choices */
+    float *chosen;         /* [rows] */
+    size_t ranked_room, logprobs_room, chosen_room;
 } dti_step;
 
 dt_status dti_step_begin(dti_step *step, dt_state *state, dti_text_rules *rules) DT_MUST_USE;
@@ -35,6 +41,12 @@ dt_status dti_step_next(dti_step *step, int32_t *out) DT_MUST_USE;
 dt_status dti_step_scores(dti_step *step) DT_MUST_USE;
 dt_status dti_step_show(dti_step *step) DT_MUST_USE;
 dt_status dti_step_not_numbers(const dti_step *step); /* the error */
+
+/* Log-probabilities (logprobs.c): taken from scores that nothing has changed yet; then those of
+ * what was chosen. Nothing without n_logprobs. Collective. */
+dt_status dti_logprobs_take(dti_step *step) DT_MUST_USE;
+dt_status dti_logprobs_choose(dti_step *step, const int32_t *chosen) DT_MUST_USE;
+void dti_logprobs_free(dti_step *step);
 
 dti_history dti_history_of(const dt_state *s);
 

@@ -11,7 +11,9 @@ typedef struct dti_new_text {
     int32_t *ids; /* room for all that may come */
     int64_t n;
     dt_end end;
-    float score; /* of beam search */
+    float score;          /* of beam search */
+    dt_logprob *logprobs; /* [room, n_logprobs] of each token, see dt_generated_logprobs(); NULL */
+    int64_t n_logprobs;
 } dti_new_text;
 
 struct dt_generated {
@@ -66,8 +68,9 @@ dt_status dti_making_step(dti_making *m) DT_MUST_USE;
 dt_generated *dti_making_take(dti_making *m);
 void dti_making_end(dti_making *m); /* accepts zeros */
 
-/* n texts with room for max_new tokens each. */
-dt_status dti_texts_make(int64_t n, int64_t max_new, dti_new_text **out) DT_MUST_USE;
+/* n texts with room for max_new tokens each, and so many log-probabilities of each token. */
+dt_status dti_texts_make(int64_t n, int64_t max_new, int64_t n_logprobs,
+                         dti_new_text **out) DT_MUST_USE;
 void dti_texts_free(dti_new_text *texts, int64_t n); /* accepts NULL */
 
 /* Beam search: what it needs; one step of what was entered; its texts, the best of each prompt. */

@@ -19,8 +19,8 @@ static const struct {
     { "dola_layers", 0 },                { "encoder_no_repeat_ngram_size", 0 },
     { "encoder_repetition_penalty", 1 }, { "exponential_decay_length_penalty", 0 },
     { "force_words_ids", 0 },            { "guidance_scale", 1 },       { "max_time", 0 },
-    { "num_beam_groups", 1 },            { "penalty_alpha", 0 },        { "sequence_bias", 0 },
-    { "token_healing", 0 },              { "top_h", 0 },                { "watermarking_config", 0 },
+    { "num_beam_groups", 1 },            { "penalty_alpha", 0 },        { "token_healing", 0 },
+    { "top_h", 0 },                      { "watermarking_config", 0 },
 };
 /* clang-format on */
 
@@ -98,6 +98,32 @@ static dt_status read_bad_words(const dti_json *config, dti_arena *arena, dt_gen
     }
     o->bad_words = words;
     o->n_bad_words = (int64_t)dti_json_count(&v);
+    return DT_OK;
+}
+
+/* [[[5, 6], -1.5], ...] */
+static dt_status read_biases(const dti_json *config, dti_arena *arena, dt_generate_options *o)
+{
+    const dti_json v = dti_json_get(config, "sequence_bias");
+    dt_bias *biases;
+
+    if (!dti_json_is_set(&v)) return DT_OK;
+    DT_TRY(dti_json_as_array(&v));
+    if (dti_json_count(&v) > MAX_LIST)
+        return dti_json_refuse(&v, DT_ERR_FORMAT, "at most %d lists", (int)MAX_LIST);
+    DT_TRY(dti_arena_alloc(arena, (dti_json_count(&v) + 1) * sizeof *biases, (void **)&biases));
+    for (size_t i = 0; i < dti_json_count(&v); i++) {
+        const dti_json one = dti_json_at(&v, i), ids = dti_json_at(&one, 0);
+        const dti_json bias = dti_json_at(&one, 1);
+        DT_TRY(dti_json_as_array(&one));
+        DT_TRY(dti_json_as_array(&ids));
+        if (dti_json_count(&one) != 2 || dti_json_count(&ids) == 0)
+            return dti_json_refuse(&one, DT_ERR_FORMAT, "a list of tokens and a number");
+        DT_TRY(read_ids(&ids, arena, &biases[i].ids));
+        DT_TRY(dti_json_as_number(&bias, -1e9, 1e9, &biases[i].bias));
+    }
+    o->sequence_bias = biases;
+    o->n_sequence_bias = (int64_t)dti_json_count(&v);
     return DT_OK;
 }
 
@@ -187,6 +213,7 @@ dt_status dti_generation_config_read(const dti_json *config, dti_generation_conf
     DT_TRY(read_list(config, "suppress_tokens", &out->arena, &o->suppress_tokens));
     DT_TRY(read_list(config, "begin_suppress_tokens", &out->arena, &o->begin_suppress_tokens));
     DT_TRY(read_bad_words(config, &out->arena, o));
+    DT_TRY(read_biases(config, &out->arena, o));
     DT_TRY(read_strings(config, &out->arena, o));
     DT_TRY(read_early_stopping(config, o));
     list_unknown(config, out->left_out, sizeof out->left_out);

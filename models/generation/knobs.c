@@ -45,6 +45,10 @@ static const dt_knob knobs[] = {
     KNOB(num_return_sequences,  "num_return_sequences",         "num-return-sequences",  COUNT,    1,       1e6),
     KNOB(length_penalty,        "length_penalty",               "length-penalty",        NUMBER,   -1e9,    1e9),
     KNOB(early_stopping,        "early_stopping",               "early-stopping",        STOPPING, 0,       2),
+    KNOB(sequence_bias,         "sequence_bias",                NULL,                    BIASES,   0,       INT32_MAX),
+    KNOB(presence_penalty,      NULL,                           "presence-penalty",      NUMBER,   -1e3,    1e3),
+    KNOB(frequency_penalty,     NULL,                           "frequency-penalty",     NUMBER,   -1e3,    1e3),
+    KNOB(n_logprobs,            NULL,                           NULL,                    COUNT,    -1,      1024),
     KNOB(ignore_eos,            NULL,                           "ignore-eos",            FLAG,     0,       1),
 };
 /* clang-format on */

@@ -48,6 +48,41 @@ static void penalise(const row *r, float penalty, unsigned char *seen)
     }
 }
 
+/* The last token of a sequence that is there but for that. */
+static bool is_due(const row *r, dt_ids ids)
+{
+    const int64_t before = ids.n - 1;
+
+    return before <= r->length &&
+           memcmp(r->ids + r->length - before, ids.ids, (size_t)before * sizeof *ids.ids) == 0;
+}
+
+static void add_bias(const row *r, const dt_bias *bias)
+{
+    float *score = column(r, bias->ids.ids[bias->ids.n - 1]);
+
+    if (score != NULL && is_due(r, bias->ids)) *score = (float)((double)*score + bias->bias);
+}
+
+/* The new tokens of a row, n of them: a token that comes again has been counted already where it
+ * stands first. */
+static void penalise_new(const row *r, int64_t n, const dt_generate_options *o, unsigned char *seen)
+{
+    const int32_t *ids = r->ids + r->length - n;
+
+    for (int64_t i = 0; i < n; i++) {
+        float *score = column(r, ids[i]);
+        if (score == NULL) continue;
+        if (!seen[score - r->scores]) *score = (float)((double)*score - o->presence_penalty);
+        seen[score - r->scores] = 1;
+        *score = (float)((double)*score - o->frequency_penalty);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const float *score = column(r, ids[i]);
+        if (score != NULL) seen[score - r->scores] = 0;
+    }
+}
+
 /* Bans what would end an n-gram that is there already. */
 static void ban_repeated(const row *r, int64_t n)
 {
@@ -61,11 +96,8 @@ static void ban_words(const row *r, const dti_text_rules *rules)
 {
     for (int64_t w = 0; w < rules->o.n_bad_words; w++) {
         const dt_ids word = rules->o.bad_words[w];
-        const int64_t before = word.n - 1;
         if (word.n == 1 && dti_is_eos(rules, word.ids[0])) continue; /* as upstream */
-        if (before > r->length) continue;
-        if (memcmp(r->ids + r->length - before, word.ids, (size_t)before * sizeof *word.ids) == 0)
-            ban(r, word.ids[before]);
+        if (is_due(r, word)) ban(r, word.ids[word.n - 1]);
     }
 }
 
@@ -94,7 +126,10 @@ static void process(const dti_text_rules *rules, const row *r)
     /* where the prompt is one token and the second is forced, the text begins behind it */
     const bool later = rules->n_prompt <= 1 && o->forced_bos >= 0;
 
+    for (int64_t i = 0; i < o->n_sequence_bias; i++) add_bias(r, &o->sequence_bias[i]);
     if (o->repetition_penalty != 1) penalise(r, (float)o->repetition_penalty, rules->seen);
+    if (o->presence_penalty != 0 || o->frequency_penalty != 0)
+        penalise_new(r, rules->n_new, o, rules->seen);
     if (o->no_repeat_ngram_size > 0 && r->length + 1 >= o->no_repeat_ngram_size)
         ban_repeated(r, o->no_repeat_ngram_size);
     ban_words(r, rules);

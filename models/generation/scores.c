@@ -77,6 +77,23 @@ dt_status dti_scores_best(const dti_scores *s, int64_t *best)
     return DT_OK;
 }
 
+dt_status dti_scores_at(const dti_scores *s, const int32_t *tokens, float *out)
+{
+    int64_t *keys;
+    dt_status st;
+
+    DT_TRY(dti_alloc_array((size_t)s->all_rows, sizeof *keys, (void **)&keys));
+    for (int64_t r = 0; r < s->n_rows; r++) {
+        const int64_t of_all = s->first_row + r, i = tokens[of_all] - s->first;
+        keys[of_all] =
+            i >= 0 && i < s->n ? dti_argmax_key(s->data[r * s->n + i], tokens[of_all]) : INT64_MIN;
+    }
+    st = share_keys(s, keys);
+    for (int64_t r = 0; r < s->all_rows && st == DT_OK; r++) out[r] = dti_argmax_value(keys[r]);
+    dti_free(keys);
+    return st;
+}
+
 /* Random numbers of a row's tokens, two to a block of Philox. */
 typedef struct noise {
     uint64_t seed;

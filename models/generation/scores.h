@@ -112,6 +112,9 @@ dt_status dti_scores_rank(dti_scores *s, const dti_ranking *by, dti_candidate *o
  */
 dt_status dti_scores_whole(const dti_scores *s, float *out) DT_MUST_USE;
 
+/* out[r]: the score of one column of each row, tokens[all_rows], on every rank. Collective. */
+dt_status dti_scores_at(const dti_scores *s, const int32_t *tokens, float *out) DT_MUST_USE;
+
 /* The communicator of the ranks that hold the other columns; NULL: there are none. */
 dt_status dti_scores_comm(const dti_scores *s, dti_comm **out) DT_MUST_USE;
 

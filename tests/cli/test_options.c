@@ -48,7 +48,7 @@ DT_TEST(cli_options, every_setting_with_an_option_has_one)
     int n;
     const dt_knob *knobs = dt_generate_knobs(&n);
 
-    DT_ASSERT(n <= 32); /* CLI_MAX_KNOBS */
+    DT_ASSERT(n <= 40); /* CLI_MAX_KNOBS */
     for (int i = 0; i < n; i++) {
         char option[64];
         if (knobs[i].option == NULL) continue;
