@@ -41,6 +41,7 @@
 #include <dtensor/plans.h>
 #include <dtensor/policy.h>
 #include <dtensor/predict.h>
+#include <dtensor/serve.h>
 #include <dtensor/service.h>
 #include <dtensor/surroundings.h>
 #include <dtensor/tensor.h>
