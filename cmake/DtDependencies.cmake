@@ -32,11 +32,25 @@ set(DT_LIBRARIES Threads::Threads ${CMAKE_DL_LIBS} PkgConfig::HWLOC PkgConfig::J
 
 # CUDA and MPI come in modules that are opened at run time (DtCuda.cmake, DtMpi.cmake): the library
 # links neither.
-foreach(option DT_WITH_CUDA DT_WITH_MPI)
+foreach(option DT_WITH_CUDA DT_WITH_MPI DT_WITH_HTTP)
     if(NOT ${option} MATCHES "^(AUTO|ON|OFF)$")
         message(FATAL_ERROR "${option} is \"${${option}}\" but must be AUTO, ON or OFF.")
     endif()
 endforeach()
+if(NOT DT_WITH_HTTP STREQUAL "OFF")
+    if(PKG_CONFIG_FOUND)
+        pkg_check_modules(MICROHTTPD QUIET IMPORTED_TARGET "libmicrohttpd>=0.9.71")
+    endif()
+    if(TARGET PkgConfig::MICROHTTPD)
+        set(DT_HAVE_HTTP TRUE)
+        list(APPEND DT_LIBRARIES ${MICROHTTPD_LINK_LIBRARIES})
+        set_source_files_properties(service/http/mhd.c PROPERTIES
+            INCLUDE_DIRECTORIES "${MICROHTTPD_INCLUDE_DIRS}")
+    elseif(DT_WITH_HTTP STREQUAL "ON")
+        message(FATAL_ERROR "DT_WITH_HTTP=ON, but libmicrohttpd 0.9.71 or newer was not found. On "
+            "Debian: apt-get install libmicrohttpd-dev.")
+    endif()
+endif()
 if(NOT DT_WITH_CUDA STREQUAL "OFF")
     find_package(CUDAToolkit QUIET)
     find_package(NCCL QUIET)

@@ -47,9 +47,13 @@ function(dt_package component name section description depends)
 endfunction()
 
 dt_package(library "${dt_runtime}" libs "The shared library." "")
+set(dt_http "")
+if(DT_HAVE_HTTP)
+    set(dt_http ", libmicrohttpd-dev")
+endif()
 dt_package(development libdtensor-dev libdevel
     "Headers, the static library, and what CMake and pkg-config find them by."
-    "${dt_same}, pkg-config, libhwloc-dev, libjansson-dev, libpcre2-dev, libutf8proc-dev, libdnnl-dev")
+    "${dt_same}, pkg-config, libhwloc-dev, libjansson-dev, libpcre2-dev, libutf8proc-dev, libdnnl-dev${dt_http}")
 dt_package(command dtensor science "The command: runs, saves, checks and plans models." "${dt_same}")
 dt_package(documentation dtensor-doc doc "Pages, and examples with a small model." "")
 set(CPACK_DEBIAN_DOCUMENTATION_PACKAGE_ARCHITECTURE all)

@@ -37,6 +37,7 @@ find_missing() {
     need libjansson-dev has_module jansson
     need libpcre2-dev has_module libpcre2-8
     need libutf8proc-dev has_module libutf8proc
+    need libmicrohttpd-dev has_module libmicrohttpd
     [ "$goal" = deb ] || return 0
     need dpkg-dev has_tool dpkg-shlibdeps
     need file has_tool file
