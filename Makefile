@@ -12,10 +12,11 @@ CPACK ?= cpack
 CMAKE_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo train test test-long build bench asan tsan format lint tidy pages install deb clean setup
+.PHONY: help demo serve-demo train test test-long build bench asan tsan format lint tidy pages install deb clean setup
 
 help:
 	@echo "make demo       build, then let the small Llama in examples/checkpoint write on two ranks"
+	@echo "make serve-demo build, then serve that Llama; prints a line of curl that asks it"
 	@echo "make train      build, then train that Llama anew for a minute, on two ranks"
 	@echo "make test       build and run the tests (PRESET=dev, release, asan or tsan)"
 	@echo "make test-long  all tests, the long ones too, on the release build (or PRESET=asan)"
@@ -47,6 +48,10 @@ build: build-release
 demo: configure-release
 	@$(CMAKE) --build --preset release --target dtensor_cli
 	build/release/bin/dtensor generate --model examples/checkpoint --prompt "ROMEO:" --mesh tp=2 --max-new-tokens 200
+
+serve-demo: configure-release
+	@$(CMAKE) --build --preset release --target dtensor_cli
+	build/release/bin/dtensor serve --model examples/checkpoint --demo
 
 train: configure-release
 	@$(CMAKE) --build --preset release --target example_21_train_text

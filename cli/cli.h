@@ -37,7 +37,8 @@ enum {
     CLI_GRADIENTS = 16384,
     CLI_TRAIN = 32768,
     CLI_REPORT = 65536,
-    CLI_CALIBRATE = 131072
+    CLI_CALIBRATE = 131072,
+    CLI_SERVE = 262144
 };
 
 enum { CLI_PATH_BYTES = 4096 }; /* of a file's name, its end included */
@@ -66,6 +67,19 @@ typedef struct cli_training_words {
     int64_t validate_every, save_every, keep, log_every;
     bool nesterov, documents, no_masters, exports, resume, new_data, dry_run;
 } cli_training_words;
+
+/* What `dtensor serve` and `dtensor bench --serve` are told, as it was written. */
+typedef struct cli_serving_words {
+    cli_many models; /* DIR, or NAME=DIR */
+    cli_many hosts;  /* that the server is called by */
+    const char *host, *key_file, *chat_template, *access_log;
+    int64_t port; /* -1: not given */
+    int64_t context, max_running, max_requests, max_connections;
+    int64_t request_timeout, drain; /* seconds; -1: not given */
+    bool open, metrics, demo;
+    const char *url, *clients, *rate; /* of bench */
+    int64_t requests;
+} cli_serving_words;
 
 /* What the command line says. Texts are borrowed from it; NULL and 0 mean: not given. */
 typedef struct cli_args {
@@ -101,6 +115,7 @@ typedef struct cli_args {
     cli_many meshes; /* of compare */
     cli_many load;   /* modules */
     cli_training_words training;
+    cli_serving_words serving;
     char mesh_text[DT_MAX_DIMS * (DT_DIM_NAME_BYTES + 16)]; /* `mesh`, its dims in order */
     struct json_t *texts;        /* that files of options hold; NULL: none */
     struct json_t *stored;       /* names of options that the file of a run said; NULL: none */
@@ -141,6 +156,7 @@ typedef struct cli_args {
 typedef struct cli_env {
     const char *fault;      /* DTENSOR_FAULT */
     const char *timeout_ms; /* DTENSOR_TIMEOUT_MS */
+    const char *api_key;    /* DTENSOR_API_KEY, which nothing prints */
     bool verbose;           /* DTENSOR_VERBOSE */
     bool no_color;          /* NO_COLOR */
     bool dumb_terminal;     /* TERM=dumb or none: no escape sequences */
@@ -184,6 +200,6 @@ typedef struct cli_command {
 
 extern const cli_command cli_generate, cli_chat, cli_logits, cli_gradients, cli_compare, cli_save,
     cli_tokenize, cli_detokenize, cli_inspect, cli_list, cli_bench, cli_verify, cli_show_plan,
-    cli_topo, cli_env_command, cli_train, cli_report_command, cli_calibrate;
+    cli_topo, cli_env_command, cli_train, cli_report_command, cli_calibrate, cli_serve;
 
 #endif

@@ -25,6 +25,7 @@ void cli_environment(cli_env *out)
     *out = (cli_env){
         .fault = non_empty("DTENSOR_FAULT"),
         .timeout_ms = non_empty("DTENSOR_TIMEOUT_MS"),
+        .api_key = non_empty("DTENSOR_API_KEY"),
         .verbose = verbose != NULL && strcmp(verbose, "0") != 0,
         .no_color = non_empty("NO_COLOR") != NULL,
         .dumb_terminal = term == NULL || strcmp(term, "dumb") == 0,

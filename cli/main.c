@@ -15,10 +15,10 @@
 #include "cli/version.h"
 
 static const cli_command *const commands[] = {
-    &cli_generate,       &cli_chat,        &cli_logits,     &cli_gradients, &cli_compare,
-    &cli_save,           &cli_inspect,     &cli_verify,     &cli_show_plan, &cli_train,
-    &cli_report_command, &cli_tokenize,    &cli_detokenize, &cli_bench,     &cli_list,
-    &cli_topo,           &cli_env_command, &cli_calibrate
+    &cli_generate, &cli_chat,           &cli_serve,       &cli_logits,     &cli_gradients,
+    &cli_compare,  &cli_save,           &cli_inspect,     &cli_verify,     &cli_show_plan,
+    &cli_train,    &cli_report_command, &cli_tokenize,    &cli_detokenize, &cli_bench,
+    &cli_list,     &cli_topo,           &cli_env_command, &cli_calibrate
 };
 
 enum { MANY_FILES = 65536 };

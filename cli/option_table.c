@@ -19,14 +19,15 @@
 #define ONE_LIST  (CLI_GENERATE | CLI_LOGITS | CLI_COMPARE | CLI_DETOKENIZE)
 #define SPLITS    (CLI_TOKENIZE | CLI_DETOKENIZE)
 #define TALKS     (CLI_GENERATE | CLI_CHAT)
-#define RUNS      (READS | CLI_SAVE | CLI_CHAT | CLI_BENCH | CLI_TRAIN)
+#define RUNS      (READS | CLI_SAVE | CLI_CHAT | CLI_BENCH | CLI_TRAIN | CLI_SERVE)
 #define PLACED    (RUNS | CLI_TOPO)
 #define LAID_OUT  (RUNS | CLI_PLAN)
-#define PACKS     (TALKS | CLI_LOGITS | CLI_COMPARE | CLI_SAVE | CLI_BENCH | CLI_PLAN)
-#define ON_A_MESH (TALKS | CLI_LOGITS | CLI_GRADIENTS | CLI_SAVE | CLI_BENCH | CLI_PLAN | CLI_TOPO)
-#define STEPS     (CLI_GRADIENTS | CLI_PLAN | CLI_TRAIN)
-#define TRAINS    (CLI_TRAIN | CLI_PLAN)
-#define CHECKS    (CLI_INSPECT | CLI_VERIFY)
+#define PACKS     (TALKS | CLI_SERVE | CLI_LOGITS | CLI_COMPARE | CLI_SAVE | CLI_BENCH | CLI_PLAN)
+#define ON_A_MESH \
+    (TALKS | CLI_SERVE | CLI_LOGITS | CLI_GRADIENTS | CLI_SAVE | CLI_BENCH | CLI_PLAN | CLI_TOPO)
+#define STEPS  (CLI_GRADIENTS | CLI_PLAN | CLI_TRAIN)
+#define TRAINS (CLI_TRAIN | CLI_PLAN)
+#define CHECKS (CLI_INSPECT | CLI_VERIFY)
 #define ALL \
     (SPLITS | RUNS | CHECKS | CLI_LIST | CLI_PLAN | CLI_TOPO | CLI_ENV | CLI_REPORT | CLI_CALIBRATE)
 
@@ -34,7 +35,27 @@ enum { MAX_THREADS = 1024, MAX_NEW = 1000000000, MAX_FILES = 65536 };
 
 /* clang-format off */
 static const cli_option options[] = {
-    { "model",          'm', TEXT,   "DIR",  AT(folder),         LAID_OUT | SPLITS, 0, "Hugging Face folder of the model" },
+    { "model",          'm', TEXT,   "DIR",  AT(folder),         (LAID_OUT & ~CLI_SERVE) | SPLITS, 0, "Hugging Face folder of the model" },
+    { "model", 'm', MANY, "DIR", AT(serving.models), CLI_SERVE, 0, "folder of a model, or NAME=DIR; may be repeated" },
+    { "host", 0, TEXT, "ADDRESS", AT(serving.host), CLI_SERVE, 0, "to listen at (default 127.0.0.1)" },
+    { "port", 0, COUNT, "N", AT(serving.port), CLI_SERVE, 65535, "to listen at (default 8080; 0: any that is free)" },
+    { "api-key-file", 0, TEXT, "FILE", AT(serving.key_file), CLI_SERVE, 0, "keys, one a line, of which requests name one (or DTENSOR_API_KEY)" },
+    { "open", 0, FLAG, NULL, AT(serving.open), CLI_SERVE, 0, "listen beyond this machine without a key" },
+    { "allow-host", 0, MANY, "NAME", AT(serving.hosts), CLI_SERVE, 0, "a name that requests may call this server by" },
+    { "metrics", 0, FLAG, NULL, AT(serving.metrics), CLI_SERVE, 0, "/metrics for other machines too" },
+    { "context", 0, NUMBER, "N", AT(serving.context), CLI_SERVE, MAX_NEW, "longest text, prompt included (default: the model's, if there is room)" },
+    { "max-running", 0, NUMBER, "N", AT(serving.max_running), CLI_SERVE, 64, "requests of a model that run at once (default 4)" },
+    { "max-requests", 0, NUMBER, "N", AT(serving.max_requests), CLI_SERVE, 100000, "that run or wait; one more is told to come back (default 64)" },
+    { "max-connections", 0, NUMBER, "N", AT(serving.max_connections), CLI_SERVE, 4096, "at a time (default 256)" },
+    { "request-timeout", 0, COUNT, "S", AT(serving.request_timeout), CLI_SERVE, 1000000, "seconds for an answer as a whole (default 0: any)" },
+    { "drain", 0, COUNT, "S", AT(serving.drain), CLI_SERVE, 1000000, "seconds that answers have to end when the server is ended (default 30)" },
+    { "chat-template", 0, TEXT, "FILE", AT(serving.chat_template), CLI_SERVE, 0, "Jinja in the place of the first model's template" },
+    { "access-log", 0, TEXT, "FILE", AT(serving.access_log), CLI_SERVE, 0, "JSON lines go there (default: standard error)" },
+    { "demo", 0, FLAG, NULL, AT(serving.demo), CLI_SERVE, 0, "print a line of curl to try it with" },
+    { "serve", 0, TEXT, "URL", AT(serving.url), CLI_BENCH, 0, "measure a server in the place of a model" },
+    { "clients", 0, TEXT, "LIST", AT(serving.clients), CLI_BENCH, 0, "of --serve: so many ask at once, one number after the other: 1,2,4 (default 1)" },
+    { "rate", 0, TEXT, "X", AT(serving.rate), CLI_BENCH, 0, "of --serve: requests per second, at random times, in the place of clients" },
+    { "requests", 0, NUMBER, "N", AT(serving.requests), CLI_BENCH, 1000000, "of --serve, for each number of clients (default 8 for each client)" },
     { "prompt",         'p', TEXT,   "TEXT", AT(prompt),         READS | CLI_TOKENIZE,        0, "what the model reads first" },
     { "prompt-file",    'f', TEXT,   "FILE", AT(prompt_file), READS | CLI_TOKENIZE, 0, "text, less one final newline; CRLF is LF; - is stdin" },
     { "tokens",         't', TEXT,   "IDS",  AT(tokens),         ONE_LIST,     0, "the same as token ids: 1,2,3" },
@@ -440,7 +461,8 @@ dt_status cli_parse(const cli_command *command, int n_words, char **words, cli_a
     bool dashes = true; /* mean options */
 
     *out = (cli_args){ .command = command->name,
-                       .training = { .warmup = -1, .zero = -1, .end_token = -1 } };
+                       .training = { .warmup = -1, .zero = -1, .end_token = -1 },
+                       .serving = { .port = -1, .request_timeout = -1, .drain = -1 } };
     while (r.next < n_words && !out->help) {
         char *word = words[r.next++];
 
