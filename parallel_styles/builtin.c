@@ -71,6 +71,8 @@ const dt_style dti_builtin_styles[] = {
     TOKENS("packed_rowwise_reduce_scatter",
                                          LINEAR, PACKED_ROWS, LAST,   SEQUENCE,   "packed_rowwise",
            "each block of the inputs cut; one reduce-scatter over tokens"),
+    TOKENS("gather_reduce_scatter",      POINT,  NONE,    REPLICATE,  SEQUENCE,   "moe_tp_experts",
+           "x is gathered; terms of y: one reduce-scatter over tokens"),
     TOKENS("moe_reduce_scatter",         POINT,  NONE,    REPLICATE,  SEQUENCE,   "moe_tp_experts",
            "each rank's experts for all tokens: one reduce-scatter over tokens"),
     STYLE("colwise_loss_parallel",       LINEAR, COLUMNS, REPLICATE,  KEEP,       "head: x is gathered if it is cut, logits stay cut"),

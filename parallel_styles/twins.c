@@ -18,6 +18,7 @@ static const struct {
     { "embedding", "replicate", "sequence_parallel" }, /* of positions */
     { "rms_norm layer_norm", "replicate", "activation" },
     { "point", "replicate", "module_allgather" },
+    { "point", "gather", "gather_reduce_scatter" },
     { "point", "moe_tp_experts", "moe_reduce_scatter" },
     { "linear", "rowwise", "rowwise_reduce_scatter" },
     { "linear", "packed_rowwise", "packed_rowwise_reduce_scatter" },

@@ -31,7 +31,10 @@ typedef struct dt_config_defaults {
     int32_t bos, eos;       /* bos_token_id, eos_token_id; 0: none */
     bool plain_heads;       /* knows neither num_key_value_heads nor head_dim */
     const char *layers_key; /* NULL: num_hidden_layers, which is read too where this is absent */
-    const char *heads_key;  /* NULL: num_attention_heads, which is read too */
+    const char *heads_key;  /* NULL: num_attention_heads, which is read too; so of the following */
+    const char *hidden_key; /* NULL: hidden_size */
+    const char *kv_heads_key;  /* NULL: num_key_value_heads */
+    const char *positions_key; /* NULL: max_position_embeddings */
 } dt_config_defaults;
 
 /**

@@ -109,21 +109,21 @@ dt_status dti_config_eos(const dt_config *config, dt_model_info *info)
     return DT_OK;
 }
 
-/* null means as many as heads; an absent key the architecture's default, which may be another. */
-static dt_status read_kv_heads(const dt_config *config, const dt_config_defaults *d,
-                               dt_model_info *info)
-{
-    const char *key = "num_key_value_heads";
-    int64_t fallback = info->n_heads;
-
-    if (is_absent(config, key) && d->kv_heads != 0) fallback = d->kv_heads;
-    return dt_config_int_or(config, key, fallback, 1, 65536, &info->n_kv_heads);
-}
-
 /* The architecture's own key, or the common one where a file has only that. */
 static const char *spelled(const dt_config *config, const char *own, const char *common)
 {
     return own != NULL && (!is_absent(config, own) || is_absent(config, common)) ? own : common;
+}
+
+/* null means as many as heads; an absent key the architecture's default, which may be another. */
+static dt_status read_kv_heads(const dt_config *config, const dt_config_defaults *d,
+                               dt_model_info *info)
+{
+    const char *key = spelled(config, d->kv_heads_key, "num_key_value_heads");
+    int64_t fallback = info->n_heads;
+
+    if (is_absent(config, key) && d->kv_heads != 0) fallback = d->kv_heads;
+    return dt_config_int_or(config, key, fallback, 1, 65536, &info->n_kv_heads);
 }
 
 static dt_status read_heads(const dt_config *config, const dt_config_defaults *d,
@@ -135,10 +135,11 @@ static dt_status read_heads(const dt_config *config, const dt_config_defaults *d
     int64_t head_dim = d->head_dim;
 
     DT_TRY(dt_config_int(config, heads_key, d->heads, 1, 65536, &info->n_heads));
-    info->n_kv_heads = info->n_heads;
+    info->n_kv_heads = d->plain_heads && d->kv_heads > 0 ? d->kv_heads : info->n_heads;
     if (!d->plain_heads) DT_TRY(read_kv_heads(config, d, info));
     if (info->n_heads % info->n_kv_heads != 0) {
-        const dt_config v = dt_config_member(config, "num_key_value_heads");
+        const dt_config v =
+            dt_config_member(config, spelled(config, d->kv_heads_key, "num_key_value_heads"));
         return dt_config_must_be(&v, DT_ERR_FORMAT, "a divisor of %s, %lld", heads_key,
                                  (long long)info->n_heads);
     }
@@ -146,7 +147,7 @@ static dt_status read_heads(const dt_config *config, const dt_config_defaults *d
     if (!d->plain_heads && (dt_config_is_set(&width) || head_dim != 0))
         DT_TRY(dt_config_int(config, "head_dim", head_dim, 1, 65536, &head_dim));
     if (head_dim == 0) {
-        const dt_config v = dt_config_member(config, "hidden_size");
+        const dt_config v = dt_config_member(config, spelled(config, d->hidden_key, "hidden_size"));
         if (info->hidden_size % info->n_heads != 0)
             return dt_config_must_be(&v, DT_ERR_FORMAT,
                                      "a multiple of %s, %lld, or head_dim has to be "
@@ -212,11 +213,12 @@ dt_status dt_config_decoder(const dt_config *config, const dt_config_defaults *d
     DT_TRY(refuse_quantised(config));
     DT_TRY(dti_config_dtype(config, &info->dtype));
     DT_TRY(dt_config_int(config, "vocab_size", d->vocab, 1, max, &info->vocab_size));
-    DT_TRY(dt_config_int(config, "hidden_size", d->hidden, 1, max, &info->hidden_size));
+    DT_TRY(dt_config_int(config, spelled(config, d->hidden_key, "hidden_size"), d->hidden, 1, max,
+                         &info->hidden_size));
     DT_TRY(dt_config_int(config, spelled(config, d->layers_key, "num_hidden_layers"), d->layers, 1,
                          DTI_CONFIG_MAX_LAYERS, &info->n_layers));
-    DT_TRY(dt_config_int(config, "max_position_embeddings", d->positions, 1, max,
-                         &info->max_positions));
+    DT_TRY(dt_config_int(config, spelled(config, d->positions_key, "max_position_embeddings"),
+                         d->positions, 1, max, &info->max_positions));
     DT_TRY(read_heads(config, d, info));
     DT_TRY(dt_config_bool(config, "tie_word_embeddings", d->tied, &info->tied));
     return read_tokens(config, d, info);

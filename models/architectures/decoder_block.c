@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decoder of Llama and its kin: the table of its layers, then what they compute.
+ * The decoder of Llama, of GPT-2 and of their kin: the table of its layers, then what they compute.
  * D model width, E head width, Q = heads * E, KV = kv heads * E, F feed-forward width, V
  * vocabulary; B sequences of T tokens. */
 #include "models/architectures/decoder_block.h"
@@ -18,25 +18,44 @@ static dt_status read_ropes(dti_decoder *m, const dt_config *config,
     return dti_rope_read_kinds(config, defaults->rope, defaults->local_rope, &m->info, m->rope);
 }
 
+static const char *or_else(const char *own, const char *common)
+{
+    return own != NULL ? own : common;
+}
+
+static dt_status read_width(dti_decoder *m, const dt_config *config, int64_t hidden)
+{
+    const char *key = or_else(m->from->ff_key, "intermediate_size");
+    const int64_t most = DTI_CONFIG_MAX_EXTENT;
+
+    if (m->from->ff > 0) return dt_config_int(config, key, m->from->ff, 1, most, &m->ff);
+    return dt_config_int_or(config, key, 4 * hidden, 1, most, &m->ff);
+}
+
 dt_status dti_decoder_read(dti_decoder *m, const dt_config *config,
                            const dti_decoder_defaults *defaults, dt_model_info *info)
 {
-    const char *key = defaults->activation_key, *activation = defaults->activation;
-    const int64_t most = DTI_CONFIG_MAX_EXTENT;
+    static const dti_names llama = { 0 };
 
+    m->from = defaults;
+    if (m->names == NULL) m->names = &llama;
     DT_TRY(dt_config_decoder(config, &defaults->shared, info));
-    DT_TRY(dt_config_int(config, "intermediate_size", defaults->ff, 1, most, &m->ff));
-    DT_TRY(dti_config_padding(config, defaults->padding, info->vocab_size, &m->padding));
-    DT_TRY(dti_config_eps(config, "rms_norm_eps", defaults->eps, &m->eps));
-    DT_TRY(dt_config_activation(config, key != NULL ? key : "hidden_act",
-                                activation != NULL ? activation : "silu", &m->activation));
+    DT_TRY(read_width(m, config, info->hidden_size));
+    if (defaults->padding != DTI_NO_PADDING)
+        DT_TRY(dti_config_padding(config, defaults->padding, info->vocab_size, &m->padding));
+    DT_TRY(
+        dti_config_eps(config, or_else(defaults->eps_key, "rms_norm_eps"), defaults->eps, &m->eps));
+    DT_TRY(dt_config_activation(config, or_else(defaults->activation_key, "hidden_act"),
+                                or_else(defaults->activation, "silu"), &m->activation));
     m->info = *info;
-    DT_TRY(read_ropes(m, config, defaults));
+    if (!defaults->learned) DT_TRY(read_ropes(m, config, defaults));
     info->max_positions = dti_rope_longest(&m->rope[0], info->max_positions);
     m->info = *info;
     DT_TRY(dti_alloc_array((size_t)info->n_layers, sizeof *m->blocks, (void **)&m->blocks));
     for (int64_t i = 0; i < info->n_layers; i++)
-        m->blocks[i] = (dti_block){ .slides = true, .attention = dt_config_attention(info) };
+        m->blocks[i] = (dti_block){ .slides = true,
+                                    .rope = defaults->learned ? DTI_NO_ROPE : 0,
+                                    .attention = dt_config_attention(info) };
     return DT_OK;
 }
 
@@ -86,99 +105,140 @@ dt_status dti_decoder_windows(dti_decoder *m, const dt_config *config, const dti
     return DT_OK;
 }
 
-/* What rows of packed layers do not say: the blocks that their outputs are made of. */
-static void pack(dt_builder *builder, const dt_model_info *c, int64_t ff)
+/* What rows of packed layers do not say: the blocks that their outputs are made of; or that they
+ * are a group's queries, its key and its value, which stay together, as what they give does. */
+static void pack(const dti_decoder *m, const dt_model_info *c, dt_builder *builder, const char *qkv,
+                 const char *o)
 {
-    const dt_axis q = { c->n_heads * c->head_dim, DT_UNIT_HEADS };
-    const dt_axis kv = { c->n_kv_heads * c->head_dim, DT_UNIT_KV_HEADS };
-    const dt_axis half = { ff, DT_UNIT_ROW };
+    const int64_t kv = c->n_kv_heads, group = c->n_heads / kv, e = c->head_dim;
+    const dt_axis Q = { c->n_heads * e, DT_UNIT_HEADS }, KV = { kv * e, DT_UNIT_KV_HEADS };
+    const dt_axis half = { m->ff, DT_UNIT_ROW };
 
-    dt_builder_spec(builder, "self_attn.qkv_proj")->blocks[0] =
-        (dt_axis_blocks){ 3, { q, kv, kv } };
-    dt_builder_spec(builder, "mlp.gate_up_proj")->blocks[0] = (dt_axis_blocks){ 2, { half, half } };
+    if (m->qkv == DTI_QKV_BLOCKS)
+        dt_builder_spec(builder, qkv)->blocks[0] = (dt_axis_blocks){ 3, { Q, KV, KV } };
+    if (m->qkv == DTI_QKV_GROUPS) {
+        dt_builder_spec(builder, qkv)->heads = (dt_head_counts){ kv, kv, (group + 2) * e };
+        dt_builder_spec(builder, o)->heads = (dt_head_counts){ kv, kv, group * e };
+    }
+    if (m->gate_up)
+        dt_builder_spec(builder, "mlp.gate_up_proj")->blocks[0] =
+            (dt_axis_blocks){ 2, { half, half } };
+}
+
+/* The extents of a block's weights. */
+typedef struct extents {
+    dt_extent D, E, F, FF, Q, KV, QKV, none;
+} extents;
+
+static extents extents_of(const dti_decoder *m, const dt_model_info *c)
+{
+    const dti_decoder_defaults *from = m->from;
+    const int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    const char *D = or_else(from->shared.hidden_key, "hidden_size");
+    const bool plain = from->shared.plain_heads;
+
+    return (extents){
+        .D = { c->hidden_size, DT_UNIT_ROW, D },
+        .E = { c->head_dim, DT_UNIT_ROW, "head_dim" },
+        .F = { m->ff, DT_UNIT_ROW, or_else(from->ff_key, "intermediate_size") },
+        .FF = { 2 * m->ff, DT_UNIT_ROW, "2 * intermediate_size" },
+        .Q = { q, DT_UNIT_HEADS, plain ? D : "num_attention_heads * head_dim" },
+        .KV = { kv, DT_UNIT_KV_HEADS, plain ? D : "num_key_value_heads * head_dim" },
+        .QKV = { q + 2 * kv, m->qkv == DTI_QKV_GROUPS ? DT_UNIT_HEADS : DT_UNIT_ROW,
+                 or_else(from->qkv_key, "num_attention_heads * head_dim + 2 * "
+                                        "num_key_value_heads * head_dim") },
+    };
 }
 
 /* Layers of block i: rows of those that the architecture has. Norms have the names that their
- * places give them. */
+ * places give them. Of branches side by side nothing moves but what goes in and their sum. */
 static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *builder, int64_t i)
 {
     dti_block *b = &m->blocks[i];
+    const dti_names *n = m->names;
+    const extents x = extents_of(m, c);
     const dt_layer_kind *norm = m->norm_kind != NULL ? m->norm_kind : &dt_rms_norm_kind;
-    const int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    const dt_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" }, none = { 0 };
-    const dt_extent E = { c->head_dim, DT_UNIT_ROW, "head_dim" };
-    const dt_extent F = { m->ff, DT_UNIT_ROW, "intermediate_size" };
-    const dt_extent FF = { 2 * m->ff, DT_UNIT_ROW, "2 * intermediate_size" };
-    const dt_extent Q = { q, DT_UNIT_HEADS, "num_attention_heads * head_dim" };
-    const dt_extent KV = { kv, DT_UNIT_KV_HEADS, "num_key_value_heads * head_dim" };
-    const dt_extent QKV = { q + 2 * kv, DT_UNIT_ROW,
-                            "num_attention_heads * head_dim + 2 * num_key_value_heads * head_dim" };
     const bool qb = m->qkv_bias, ob = m->out_bias, mb = m->mlp_bias;
+    const bool nb = norm == &dt_layer_norm_kind, side = m->parallel;
     const bool before = m->norms != DTI_NORMS_BEHIND, behind = m->norms != DTI_NORMS_BEFORE;
-    const bool packed = m->packed, dense = !b->sparse, normed = m->head_norms;
+    const bool one = m->qkv != DTI_QKV_APART, dense = !b->sparse, normed = m->head_norms;
+    const bool up = dense && !m->gate_up;
     const char *mlp_norm = behind ? "pre_feedforward_layernorm" : "post_attention_layernorm";
+    const char *whole = side ? "local" : "replicate", *sum = side ? "local_rowwise" : "rowwise";
+    const char *qkv = or_else(n->qkv, "self_attn.qkv_proj");
+    const char *qkv_style = m->qkv == DTI_QKV_BLOCKS ? "packed_colwise" : "colwise";
     char name[40];
 
     /* clang-format off */
 #define B(field) DTI_BLOCK(field)
+#define OR(field, llama) or_else(n->field, llama)
 #define PER_HEAD "replicated_with_grad_allreduce" /* each rank norms the heads it holds */
     const struct { bool there; dt_layer_row row; } rows[] = {
-/*      there               field         name in the checkpoint        kind              out   in    bias   style on "tp"     tied to */
-        { before,           { B(norm1),     "input_layernorm",            norm,             D,    none, false, "replicate",      NULL } },
-        { true,             { B(attn),      "self_attn",                  &dt_point_kind,   none, none, false, "replicate",      NULL } },
-        { !packed,          { B(q),         "self_attn.q_proj",           &dt_linear_kind,  Q,    D,    qb,    "colwise",        NULL } },
-        { !packed,          { B(k),         "self_attn.k_proj",           &dt_linear_kind,  KV,   D,    qb,    "colwise",        NULL } },
-        { !packed,          { B(v),         "self_attn.v_proj",           &dt_linear_kind,  KV,   D,    qb,    "colwise",        NULL } },
-        { packed,           { B(qkv),       "self_attn.qkv_proj",         &dt_linear_kind,  QKV,  D,    qb,    "packed_colwise", NULL } },
-        { true,             { B(o),         "self_attn.o_proj",           &dt_linear_kind,  D,    Q,    ob,    "rowwise",        NULL } },
-        { behind,           { B(out_norm1), "post_attention_layernorm",   norm,             D,    none, false, "replicate",      NULL } },
-        { before,           { B(norm2),     mlp_norm,                     norm,             D,    none, false, "replicate",      NULL } },
-        { true,             { B(mlp),       "mlp",                        &dt_point_kind,   none, none, false, "replicate",      NULL } },
-        { dense && !packed, { B(gate),      "mlp.gate_proj",              &dt_linear_kind,  F,    D,    mb,    "colwise",        NULL } },
-        { dense && !packed, { B(up),        "mlp.up_proj",                &dt_linear_kind,  F,    D,    mb,    "colwise",        NULL } },
-        { dense && packed,  { B(gate_up),   "mlp.gate_up_proj",           &dt_linear_kind,  FF,   D,    mb,    "packed_colwise", NULL } },
-        { dense,            { B(down),      "mlp.down_proj",              &dt_linear_kind,  D,    F,    mb,    "rowwise",        NULL } },
-        { behind,           { B(out_norm2), "post_feedforward_layernorm", norm,             D,    none, false, "replicate",      NULL } },
-        { normed,           { B(q_norm),    "self_attn.q_norm",           norm,             E,    none, false, PER_HEAD,         NULL } },
-        { normed,           { B(k_norm),    "self_attn.k_norm",           norm,             E,    none, false, PER_HEAD,         NULL } },
+/*      there               field         name in the checkpoint                  kind              out     in      bias   style on "tp"     tied to */
+        { side,             { B(branches),  "branches",                             &dt_point_kind,   x.none, x.none, false, "gather",         NULL } },
+        { before,           { B(norm1),     OR(norm1, "input_layernorm"),           norm,             x.D,    x.none, nb,    whole,            NULL } },
+        { true,             { B(attn),      OR(attn, "self_attn"),                  &dt_point_kind,   x.none, x.none, false, whole,            NULL } },
+        { !one,             { B(q),         OR(q, "self_attn.q_proj"),              &dt_linear_kind,  x.Q,    x.D,    qb,    "colwise",        NULL } },
+        { !one,             { B(k),         OR(k, "self_attn.k_proj"),              &dt_linear_kind,  x.KV,   x.D,    qb,    "colwise",        NULL } },
+        { !one,             { B(v),         OR(v, "self_attn.v_proj"),              &dt_linear_kind,  x.KV,   x.D,    qb,    "colwise",        NULL } },
+        { one,              { B(qkv),       qkv,                                    &dt_linear_kind,  x.QKV,  x.D,    qb,    qkv_style,        NULL } },
+        { true,             { B(o),         OR(o, "self_attn.o_proj"),              &dt_linear_kind,  x.D,    x.Q,    ob,    sum,              NULL } },
+        { behind,           { B(out_norm1), "post_attention_layernorm",             norm,             x.D,    x.none, nb,    whole,            NULL } },
+        { before && !m->one_norm, { B(norm2), OR(norm2, mlp_norm),                  norm,             x.D,    x.none, nb,    whole,            NULL } },
+        { true,             { B(mlp),       OR(mlp, "mlp"),                         &dt_point_kind,   x.none, x.none, false, whole,            NULL } },
+        { up && !m->plain,  { B(gate),      OR(gate, "mlp.gate_proj"),              &dt_linear_kind,  x.F,    x.D,    mb,    "colwise",        NULL } },
+        { up,               { B(up),        OR(up, "mlp.up_proj"),                  &dt_linear_kind,  x.F,    x.D,    mb,    "colwise",        NULL } },
+        { dense && m->gate_up, { B(gate_up), "mlp.gate_up_proj",                    &dt_linear_kind,  x.FF,   x.D,    mb,    "packed_colwise", NULL } },
+        { dense,            { B(down),      OR(down, "mlp.down_proj"),              &dt_linear_kind,  x.D,    x.F,    mb,    sum,              NULL } },
+        { behind,           { B(out_norm2), "post_feedforward_layernorm",           norm,             x.D,    x.none, nb,    whole,            NULL } },
+        { normed,           { B(q_norm),    OR(q_norm, "self_attn.q_norm"),         norm,             x.E,    x.none, nb,    PER_HEAD,         NULL } },
+        { normed,           { B(k_norm),    OR(k_norm, "self_attn.k_norm"),         norm,             x.E,    x.none, nb,    PER_HEAD,         NULL } },
     };
 #undef PER_HEAD
+#undef OR
     /* clang-format on */
 
-    (void)snprintf(name, sizeof name, "model.layers.%lld", (long long)i);
+    (void)snprintf(name, sizeof name, "%s.%lld", or_else(n->blocks, "model.layers"), (long long)i);
     for (size_t k = 0; k < DT_COUNT(rows); k++) {
-        if (rows[k].there) DT_TRY(dt_builder_add(builder, name, &rows[k].row, 1, b));
-        if (rows[k].row.field == B(mlp) && b->sparse)
-            DT_TRY(dti_moe_add_layers(m, name, builder, b));
+        const dt_layer_row *row = &rows[k].row;
+        if (!rows[k].there) continue;
+        DT_TRY(dt_builder_add(builder, name, row, 1, b));
+        dt_builder_spec(builder, row->name)->reversed = m->reversed && row->kind == &dt_linear_kind;
+        if (row->field == B(mlp) && b->sparse) DT_TRY(dti_moe_add_layers(m, name, builder, b));
     }
 #undef B
-    if (packed) pack(builder, c, m->ff);
+    pack(m, c, builder, qkv, or_else(n->o, "self_attn.o_proj"));
     return DT_OK;
 }
 
 dt_status dti_decoder_add_layers(void *self, const dt_model_info *c, dt_builder *builder)
 {
     dti_decoder *m = self;
+    const dti_names *n = m->names;
     const dt_layer_kind *norm = m->norm_kind != NULL ? m->norm_kind : &dt_rms_norm_kind;
-    const dt_extent D = { c->hidden_size, DT_UNIT_ROW, "hidden_size" }, none = { 0 };
+    const extents x = extents_of(m, c);
     const dt_extent V = { c->vocab_size, DT_UNIT_ROW, "vocab_size" };
-    const char *tied = c->tied ? "model.embed_tokens" : NULL;
+    const dt_extent P = { c->max_positions, DT_UNIT_ROW,
+                          or_else(m->from->shared.positions_key, "max_position_embeddings") };
+    const char *embed = or_else(n->embed, "model.embed_tokens"), *tied = c->tied ? embed : NULL;
+    const bool nb = norm == &dt_layer_norm_kind;
     const dt_row_settings shared = { { c->n_heads, c->n_kv_heads, c->head_dim }, m->eps };
 
     /* clang-format off */
 #define M(field) offsetof(dti_decoder, field)
     const dt_layer_row model[] = {
-/*      field         name in the checkpoint       kind                 out   in    bias   style on "tp"        tied to */
-        { M(embed),   "model.embed_tokens",        &dt_embedding_kind,  V,    D,    false, "embedding_rowwise", NULL },
-        { M(norm),    "model.norm",                norm,                D,    none, false, "replicate",         NULL },
-        { M(head),    "lm_head",                   &dt_linear_kind,     V,    D,    false, "colwise",           tied },
+/*      field           name in the checkpoint          kind                 out  in      bias          style on "tp"        tied to */
+        { M(embed),     embed,                          &dt_embedding_kind,  V,   x.D,    false,        "embedding_rowwise", NULL },
+        { M(norm),      or_else(n->norm, "model.norm"), norm,                x.D, x.none, nb,           "replicate",         NULL },
+        { M(head),      or_else(n->head, "lm_head"),    &dt_linear_kind,     V,   x.D,    m->head_bias, "colwise",           tied },
+        { M(positions), n->positions,                   &dt_embedding_kind,  P,   x.D,    false,        "replicate",         NULL },
     };
 #undef M
     /* clang-format on */
 
     dt_builder_settings(builder, &shared);
-    DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model), m));
-    dt_builder_spec(builder, "model.embed_tokens")->padding = m->padding;
+    DT_TRY(dt_builder_add(builder, "", model, (int)DT_COUNT(model) - !m->from->learned, m));
+    dt_builder_spec(builder, embed)->padding = m->padding;
     for (int64_t i = 0; i < c->n_layers; i++) DT_TRY(add_block(m, c, builder, i));
     return DT_OK;
 }
@@ -210,19 +270,42 @@ static dt_tensor *part(dt_tape *t, const dt_layer *layer, dt_tensor *n, dt_tenso
     return layer != NULL ? dt_layer_forward(t, layer, n) : dt_slice(t, packed, -1, begin, size);
 }
 
+/* What queries, keys and values are made of that lie in one weight; NULL: each has its own. Of
+ * groups the heads [B, T, KV, (group + 2) E]. */
+static dt_tensor *packed_heads(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n)
+{
+    const int64_t group = m->info.n_heads / m->info.n_kv_heads;
+    dt_tensor *all = b->qkv != NULL ? dt_layer_forward(t, b->qkv, n) : NULL;
+
+    return m->qkv == DTI_QKV_GROUPS ? dt_heads(t, all, (group + 2) * m->info.head_dim) : all;
+}
+
+/* Heads [B, T, H, E] of `layer`, or `size` columns of what all are made of. */
+static dt_tensor *heads_of(const dti_decoder *m, dt_tape *t, const dt_layer *layer, dt_tensor *n,
+                           dt_tensor *all, int64_t begin, int64_t size)
+{
+    const int64_t e = m->info.head_dim;
+    dt_tensor *x = part(t, layer, n, all, begin, size);
+
+    if (m->qkv == DTI_QKV_GROUPS && size == e) return x;
+    return dt_heads(t, m->qkv == DTI_QKV_GROUPS ? dt_unheads(t, x) : x, e);
+}
+
 /* n [B, T, D] -> [B, T, D] */
 static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
 {
     const dt_block_context *at = context;
     const dti_decoder *m = at->self;
     const dti_block *b = &m->blocks[at->i];
-    const int64_t e = m->info.head_dim, Q = m->info.n_heads * e, KV = m->info.n_kv_heads * e;
+    const int64_t groups = m->qkv == DTI_QKV_GROUPS ? m->info.n_kv_heads : 1; /* sliced as one */
+    const int64_t e = m->info.head_dim, Q = m->info.n_heads * e / groups;
+    const int64_t KV = m->info.n_kv_heads * e / groups;
     dt_tensor *rope = b->rope != DTI_NO_ROPE ? at->in->tables[b->rope] : NULL;
 
-    dt_tensor *qkv = m->packed ? dt_layer_forward(t, b->qkv, n) : NULL;
-    dt_tensor *q = normed(t, b->q_norm, dt_heads(t, part(t, b->q, n, qkv, 0, Q), e));
-    dt_tensor *k = normed(t, b->k_norm, dt_heads(t, part(t, b->k, n, qkv, Q, KV), e));
-    dt_tensor *v = dt_heads(t, part(t, b->v, n, qkv, Q + KV, KV), e);
+    dt_tensor *all = packed_heads(m, b, t, n);
+    dt_tensor *q = normed(t, b->q_norm, heads_of(m, t, b->q, n, all, 0, Q));
+    dt_tensor *k = normed(t, b->k_norm, heads_of(m, t, b->k, n, all, Q, KV));
+    dt_tensor *v = heads_of(m, t, b->v, n, all, Q + KV, KV);
     dt_tensor *a;
 
     if (b->rope != DTI_NO_ROPE) {
@@ -236,7 +319,7 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
 /* n [B, T, D] -> [B, T, D] */
 static dt_tensor *gated(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n)
 {
-    dt_tensor *both = m->packed ? dt_layer_forward(t, b->gate_up, n) : NULL;
+    dt_tensor *both = m->gate_up ? dt_layer_forward(t, b->gate_up, n) : NULL;
     dt_tensor *gate = part(t, b->gate, n, both, 0, m->ff);
     dt_tensor *up = part(t, b->up, n, both, m->ff, m->ff);
 
@@ -250,7 +333,29 @@ static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
     const dti_decoder *m = at->self;
     const dti_block *b = &m->blocks[at->i];
 
-    return b->sparse ? dti_moe_forward(m, b, t, n) : gated(m, b, t, n);
+    if (b->sparse) return dti_moe_forward(m, b, t, n);
+    if (!m->plain) return gated(m, b, t, n);
+    n = dt_activate(t, m->activation, dt_layer_forward(t, b->up, n));
+    return dt_layer_forward(t, b->down, n);
+}
+
+/* x [B, T, D] -> [B, T, D]: attention and feed-forward of the same x. By a plan of the user's one
+ * may be terms of a sum and the other whole: they are summed one by one then. */
+static dt_tensor *branches(const void *context, dt_tape *t, dt_tensor *x)
+{
+    const dt_block_context *at = context;
+    const dti_decoder *m = at->self;
+    const dti_block *b = &m->blocks[at->i];
+    dt_tensor *n = dt_layer_forward(t, b->norm1, x);
+    dt_tensor *a = dt_layer_block(t, b->attn, n, attention, at), *f;
+
+    if (b->norm2 != NULL) n = dt_layer_forward(t, b->norm2, x);
+    f = dt_layer_block(t, b->mlp, n, feed_forward, at);
+    if (dt_tape_status(t) == DT_OK && dt_tensor_layout(a) != dt_tensor_layout(f)) {
+        a = dt_layer_leave(t, b->branches, a);
+        f = dt_layer_leave(t, b->branches, f);
+    }
+    return dt_add(t, a, f);
 }
 
 /* A factor as the dtype holds it: of 1152 columns 33.94, in bf16 34. */
@@ -269,7 +374,10 @@ dt_tensor *dti_decoder_embed(const void *self, dt_tape *t, const dt_model_pass *
     const double scale =
         m->embed_scale_rounds ? rounded(m->embed_scale, m->info.dtype) : m->embed_scale;
 
-    return scaled(t, dt_layer_forward(t, m->embed, pass->ids), scale);
+    dt_tensor *x = scaled(t, dt_layer_forward(t, m->embed, pass->ids), scale);
+
+    if (m->positions == NULL) return x;
+    return dt_add(t, x, dt_layer_forward(t, m->positions, pass->positions));
 }
 
 void dti_decoder_tables(const void *self, dt_tape *t, const dt_model_pass *pass, dt_tensor **tables)
@@ -286,9 +394,11 @@ dt_tensor *dti_decoder_block(const void *self, dt_tape *t, const dt_model_pass *
     const dti_decoder *m = self;
     const dti_block *b = &m->blocks[i];
     const dt_block_context at = { self, pass, i, in };
-    dt_tensor *y = dt_layer_block(t, b->attn, normed(t, b->norm1, in->x), attention, &at);
-    dt_tensor *h = dt_add(t, in->x, scaled(t, normed(t, b->out_norm1, y), m->residual_scale));
+    dt_tensor *y, *h;
 
+    if (m->parallel) return dt_add(t, in->x, dt_layer_block(t, b->branches, in->x, branches, &at));
+    y = dt_layer_block(t, b->attn, normed(t, b->norm1, in->x), attention, &at);
+    h = dt_add(t, in->x, scaled(t, normed(t, b->out_norm1, y), m->residual_scale));
     y = dt_layer_block(t, b->mlp, normed(t, b->norm2, h), feed_forward, &at);
     return dt_add(t, h, scaled(t, normed(t, b->out_norm2, y), m->residual_scale));
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decoder of Llama and its kin: RMS norms around attention and a gated feed-forward, rotary
- * positions, grouped key-value heads. An architecture of this family is what it reads from its
- * configuration: what they differ in are fields. */
+ * The decoder of Llama, of GPT-2 and of their kin: norms around attention and a feed-forward, gated
+ * or plain, one after the other or side by side; rotary or learned positions, grouped key-value
+ * heads. An architecture of this family is what it reads from its configuration: what they differ
+ * in are fields. */
 #ifndef DTI_BLOCK_DECODER_H
 #define DTI_BLOCK_DECODER_H
 
@@ -19,11 +20,24 @@ typedef enum dti_norm_places {
     DTI_NORMS_BEHIND
 } dti_norm_places;
 
+/* How queries, keys and values lie in weights: each in its own; all in one, q | k | v; or all in
+ * one, the query heads of a key-value head followed by it, q q k v q q k v. */
+typedef enum dti_qkv { DTI_QKV_APART, DTI_QKV_BLOCKS, DTI_QKV_GROUPS } dti_qkv;
+
+/* What an architecture calls its layers; NULL is as Llama has it. */
+typedef struct dti_names {
+    const char *embed, *positions, *norm, *head;
+    const char *blocks; /* "model.layers", before a block's number */
+    const char *norm1, *attn, *q, *k, *v, *qkv, *o, *q_norm, *k_norm;
+    const char *norm2, *mlp, *gate, *up, *down;
+} dti_names;
+
 /* One block. Layers that an architecture has no row for stay NULL. */
 typedef struct dti_block {
     dt_layer *norm1, *attn, *q, *k, *v, *q_norm, *k_norm, *o, *out_norm1;
     dt_layer *norm2, *mlp, *gate, *up, *down, *out_norm2;
     dt_layer *qkv, *gate_up; /* in place of q, k, v and of gate, up, where they are packed */
+    dt_layer *branches;      /* around attention and feed-forward that are side by side */
     dt_layer *router, *experts, *experts_down; /* with gate_up in place of gate, up, down: moe.c */
     bool sparse;                               /* it has experts */
     bool slides;                               /* it has the window, if there is one */
@@ -43,9 +57,28 @@ typedef struct dti_moe {
     const char *parts[3]; /* gate, up and down of one expert in files; NULL: as they are here */
 } dti_moe;
 
+/* What holds where config.json has no such key, and how it spells some. */
+typedef struct dti_decoder_defaults {
+    dt_config_defaults shared;
+    int64_t ff;          /* 0: four times the model's width, also where the key is null */
+    const char *ff_key;  /* NULL: intermediate_size */
+    const char *qkv_key; /* of q | k | v in one weight, for messages; NULL: in words */
+    int64_t padding; /* one more than pad_token_id; 0: none; or DTI_NO_PADDING, whatever it is */
+    double eps;
+    const char *eps_key;                     /* NULL: rms_norm_eps */
+    const dti_rope_keys *rope;               /* NULL: those of Llama */
+    const dti_rope_keys *local_rope;         /* of blocks that slide; NULL: the same */
+    const char *activation_key, *activation; /* NULL: hidden_act, silu */
+    bool learned;                            /* positions are rows of a table, not rotations */
+} dti_decoder_defaults;
+
+enum { DTI_NO_PADDING = -1 };
+
 /* `self` of these architectures. The first half is filled by their read_config(). */
 typedef struct dti_decoder {
     dt_model_info info;
+    const dti_decoder_defaults *from;
+    const dti_names *names;
     dti_rope rope[DTI_MAX_ROPES];
     int n_ropes;
     int64_t ff;
@@ -56,7 +89,13 @@ typedef struct dti_decoder {
     bool qkv_bias;
     bool out_bias;
     bool mlp_bias;
-    bool packed;     /* q, k and v are one matrix, gate and up another */
+    bool head_bias;
+    dti_qkv qkv;
+    bool gate_up;    /* gate and up are one matrix */
+    bool plain;      /* the feed-forward has no gate */
+    bool reversed;   /* files hold weights of blocks [in, out] */
+    bool parallel;   /* attention and feed-forward are side by side: their sum joins x */
+    bool one_norm;   /* of blocks, for both of them */
     bool head_norms; /* every query and key head is normed before the rotation */
     float eps;
     double embed_scale, residual_scale, logit_scale; /* products; 0: none */
@@ -64,20 +103,9 @@ typedef struct dti_decoder {
     double logit_cap;                                /* 0: none */
     dti_moe moe;                                     /* of sparse blocks */
 
-    dt_layer *embed, *norm, *head;
+    dt_layer *embed, *positions, *norm, *head;
     dti_block *blocks; /* [n_layers] */
 } dti_decoder;
-
-/* What holds where config.json has no such key. */
-typedef struct dti_decoder_defaults {
-    dt_config_defaults shared;
-    int64_t ff;
-    int64_t padding; /* one more than pad_token_id; 0: none */
-    double eps;
-    const dti_rope_keys *rope;               /* NULL: those of Llama */
-    const dti_rope_keys *local_rope;         /* of blocks that slide; NULL: the same */
-    const char *activation_key, *activation; /* NULL: hidden_act, silu */
-} dti_decoder_defaults;
 
 /* How blocks come to their windows. */
 typedef struct dti_windows {
@@ -136,17 +164,19 @@ extern const dt_spelling dti_wrapped_spellings[];
 /* An architecture of this family: its model_type, the classes of model and block as Transformers
  * names them, and its read_config(). What is given behind these overrides: of a text part
  * DTI_WRAPPED. */
-#define DTI_DECODER_ARCH(type, class, block_class_, read, ...)                                     \
-    {                                                                                              \
-        .size = sizeof(dt_arch), .model_type = (type), .class_name = (class),                      \
-        .self_bytes = sizeof(dti_decoder), .read_config = (read),                                  \
-        .add_layers = dti_decoder_add_layers, .prepare = dti_decoder_prepare,                      \
-        .embed = dti_decoder_embed, .tables = dti_decoder_tables, .block = dti_decoder_block,      \
-        .head = dti_decoder_head, .release = dti_decoder_release, .turn = dti_decoder_turn,        \
-        .repeats = dti_decoder_repeats, .block_class = (block_class_), .blocks = "model.layers.*", \
-        .unlaid = dti_decoder_unlaid, __VA_ARGS__                                                  \
+#define DTI_DECODER_ARCH(type, class, block_class_, read, ...)                                \
+    {                                                                                         \
+        .size = sizeof(dt_arch), .model_type = (type), .class_name = (class),                 \
+        .self_bytes = sizeof(dti_decoder), .read_config = (read),                             \
+        .add_layers = dti_decoder_add_layers, .prepare = dti_decoder_prepare,                 \
+        .embed = dti_decoder_embed, .tables = dti_decoder_tables, .block = dti_decoder_block, \
+        .head = dti_decoder_head, .release = dti_decoder_release, .turn = dti_decoder_turn,   \
+        .repeats = dti_decoder_repeats, .block_class = (block_class_),                        \
+        .unlaid = dti_decoder_unlaid, __VA_ARGS__                                             \
     }
-#define DTI_PLAIN   .spellings = dti_decoder_spellings, .ignored = dti_decoder_ignored
-#define DTI_WRAPPED .spellings = dti_wrapped_spellings, .ignored = dti_wrapped_ignored
+#define DTI_LAYERS .blocks = "model.layers.*", .ignored = dti_decoder_ignored
+#define DTI_PLAIN  DTI_LAYERS, .spellings = dti_decoder_spellings
+#define DTI_WRAPPED \
+    .blocks = "model.layers.*", .spellings = dti_wrapped_spellings, .ignored = dti_wrapped_ignored
 
 #endif

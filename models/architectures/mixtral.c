@@ -41,4 +41,4 @@ static const dt_spelling spellings[] = { { "model.", "" },
 
 const dt_arch dti_arch_mixtral =
     DTI_DECODER_ARCH("mixtral", "MixtralForCausalLM", "MixtralDecoderLayer", read_config,
-                     .spellings = spellings, .ignored = dti_decoder_ignored);
+                     DTI_LAYERS, .spellings = spellings);

@@ -25,7 +25,8 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     dti_decoder *m = self;
 
     DT_TRY(dti_decoder_read(m, config, &defaults, info));
-    m->packed = true;
+    m->qkv = DTI_QKV_BLOCKS;
+    m->gate_up = true;
     return dti_decoder_windows(m, config, &windows);
 }
 

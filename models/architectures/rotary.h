@@ -40,6 +40,8 @@ typedef struct dti_rope_keys {
     double theta;          /* where it is absent */
     const char *of;        /* which layers', of several kinds; NULL: all, or the global ones */
     bool partial;          /* heads may rotate in part (partial_rotary_factor) */
+    const char *part_key;  /* of that at the root; NULL: the same word */
+    double part;           /* where it is absent; 0: 1 */
     double original;       /* original_max_position_embeddings where the root has none; 0: what the
                             * parameters say, or max_position_embeddings */
 } dti_rope_keys;

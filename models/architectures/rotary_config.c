@@ -40,23 +40,21 @@ static dt_status read_theta(const reader *r)
 static dt_status read_width(const reader *r)
 {
     const dt_config head_dim = dt_config_member(r->config, "head_dim");
-    const dt_config *const places[] = { r->parameters, r->config };
+    const char *word = "partial_rotary_factor";
+    const char *root = r->keys->part_key != NULL ? r->keys->part_key : word;
+    const dt_config inner = dt_config_member(r->parameters, word);
+    const dt_config part = dt_config_is_set(&inner) ? inner : dt_config_member(r->config, root);
+    double factor = r->keys->part > 0.0 ? r->keys->part : 1.0;
 
-    for (size_t i = 0; i < DT_COUNT(places); i++) {
-        const dt_config part = dt_config_member(places[i], "partial_rotary_factor");
-        double factor;
-        if (!dt_config_is_set(&part)) continue;
-        DT_TRY(dt_config_number_or(places[i], "partial_rotary_factor", 1.0, 0.0, 1.0, &factor));
-        if (factor < 1.0 && !r->keys->partial)
-            return dt_config_must_be(&part, DT_ERR_UNSUPPORTED,
-                                     "1: heads of this architecture rotate whole");
-        r->rope->dim = (int64_t)((double)r->info->head_dim * factor);
-        if (r->rope->dim < 1)
-            return dt_config_must_be(&part, DT_ERR_FORMAT,
-                                     "larger: it leaves none of a head's %lld columns to rotate",
-                                     (long long)r->info->head_dim);
-        break;
-    }
+    if (dt_config_is_set(&part)) DT_TRY(dt_config_as_number(&part, 0.0, 1.0, &factor));
+    if (factor < 1.0 && !r->keys->partial)
+        return dt_config_must_be(&part, DT_ERR_UNSUPPORTED,
+                                 "1: heads of this architecture rotate whole");
+    r->rope->dim = (int64_t)((double)r->info->head_dim * factor);
+    if (r->rope->dim < 1)
+        return dt_config_must_be(&part, DT_ERR_FORMAT,
+                                 "larger: it leaves none of a head's %lld columns to rotate",
+                                 (long long)r->info->head_dim);
     if (r->rope->dim == r->info->head_dim && r->rope->dim % 2 != 0)
         return dt_config_must_be(&head_dim, DT_ERR_FORMAT,
                                  "even for rotary positions; heads have %lld columns",
