@@ -23,7 +23,7 @@ typedef struct dt_policy_layer {
     int n_fused;         /* areas side by side in the axis that is cut, q|k|v: 3; 0 and 1: one. They
                           * may be of different sizes. The architecture knows them and compares */
     bool reversed;       /* the file holds [in, out], as GPT-2's Conv1D does; compared too */
-    bool ignore_checker; /* a path that is not there is no error */
+    bool ignore_checker; /* a path that is not there is no error; nor, with n_fused 0, are areas */
     const char *replace; /* the style that takes the layer's place; NULL: "colwise" in attn_qkv and
                           * mlp_in, "rowwise" in attn_out and mlp_out, or its form for tokens that
                           * are cut between blocks ("rowwise_reduce_scatter"), or those for areas

@@ -14,7 +14,9 @@ static const dt_arch *const builtin[] = {
     &dti_arch_mistral,     &dti_arch_mistral3, &dti_arch_smollm3,  &dti_arch_granite,
     &dti_arch_ministral,   &dti_arch_mixtral,  &dti_arch_seed_oss, &dti_arch_exaone4,
     &dti_arch_cwm,         &dti_arch_gemma,    &dti_arch_gemma2,   &dti_arch_gemma3,
-    &dti_arch_gemma3_text, &dti_arch_phi3,     &dti_arch_gpt_neo,
+    &dti_arch_gemma3_text, &dti_arch_phi3,     &dti_arch_gpt_neo,  &dti_arch_gpt2,
+    &dti_arch_gpt_bigcode, &dti_arch_gpt_neox, &dti_arch_falcon,   &dti_arch_phi,
+    &dti_arch_starcoder2,  &dti_arch_stablelm,
 };
 
 typedef struct arch_entry {
@@ -72,13 +74,13 @@ const dt_arch *dti_arch_find(dt_runtime *rt, const char *model_type, char *names
     const arch_registry *r = registry_of(rt);
 
     names[0] = '\0';
-    for (size_t i = 0; i < DT_COUNT(builtin); i++) {
-        if (strcmp(builtin[i]->model_type, model_type) == 0) return builtin[i];
-        append_name(names, bytes, builtin[i]->model_type);
-    }
     for (const arch_entry *e = r != NULL ? r->first : NULL; e != NULL; e = e->next) {
         if (strcmp(e->arch.model_type, model_type) == 0) return &e->arch;
         append_name(names, bytes, e->arch.model_type);
+    }
+    for (size_t i = 0; i < DT_COUNT(builtin); i++) {
+        if (strcmp(builtin[i]->model_type, model_type) == 0) return builtin[i];
+        append_name(names, bytes, builtin[i]->model_type);
     }
     return NULL;
 }

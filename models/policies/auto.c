@@ -50,6 +50,30 @@ static const dt_policy_layer gpt_neo_down[] = {
     { .weight = "mlp.c_proj.weight", .bias = "mlp.c_proj.bias" },
 };
 
+/* GPT-2's weights are stored [in, out]; q|k|v of GPT-BigCode and Falcon are three areas or, where
+ * each head or group has its three together, one. */
+static const dt_policy_layer gpt2_qkv[] = {
+    { .weight = "attn.c_attn.weight", .n_fused = 3, .reversed = true }
+};
+static const dt_policy_layer gpt2_out[] = { { .weight = "attn.c_proj.weight", .reversed = true } };
+static const dt_policy_layer gpt2_in[] = { { .weight = "mlp.c_fc.weight", .reversed = true } };
+static const dt_policy_layer gpt2_down[] = { { .weight = "mlp.c_proj.weight", .reversed = true } };
+static const dt_policy_layer bigcode_qkv[] = { { .weight = "attn.c_attn.weight",
+                                                 .ignore_checker = true } };
+static const dt_policy_layer bigcode_out[] = { { .weight = "attn.c_proj.weight" } };
+static const dt_policy_layer c_fc[] = { { .weight = "mlp.c_fc.weight" } };
+static const dt_policy_layer c_proj[] = { { .weight = "mlp.c_proj.weight" } };
+static const dt_policy_layer neox_qkv[] = { { .weight = "attention.query_key_value.weight" } };
+static const dt_policy_layer neox_out[] = { { .weight = "attention.dense.weight" } };
+static const dt_policy_layer falcon_qkv[] = { { .weight = "self_attention.query_key_value.weight",
+                                                .ignore_checker = true } };
+static const dt_policy_layer falcon_out[] = { { .weight = "self_attention.dense.weight" } };
+static const dt_policy_layer to_4h[] = { { .weight = "mlp.dense_h_to_4h.weight" } };
+static const dt_policy_layer from_4h[] = { { .weight = "mlp.dense_4h_to_h.weight" } };
+static const dt_policy_layer phi_out[] = { { .weight = "self_attn.dense.weight" } };
+static const dt_policy_layer fc1[] = { { .weight = "mlp.fc1.weight" } };
+static const dt_policy_layer fc2[] = { { .weight = "mlp.fc2.weight" } };
+
 #define POLICY(class, qkv, out, in, down)                                            \
     {                                                                                \
         .size = sizeof(dt_policy), .name = (class), .original_layer_class = (class), \
@@ -86,6 +110,17 @@ static const struct {
     { "gemma2", "Gemma2ForCausalLM", DECODER("Gemma2DecoderLayer") },
     { "phi3", "Phi3ForCausalLM",
       POLICY("Phi3DecoderLayer", phi3_qkv, decoder_out, phi3_in, decoder_down) },
+    { "gpt2", "GPT2LMHeadModel", POLICY("GPT2Block", gpt2_qkv, gpt2_out, gpt2_in, gpt2_down) },
+    { "gpt_bigcode", "GPTBigCodeForCausalLM",
+      POLICY("GPTBigCodeBlock", bigcode_qkv, bigcode_out, c_fc, c_proj) },
+    { "gpt_neox", "GPTNeoXForCausalLM",
+      POLICY("GPTNeoXLayer", neox_qkv, neox_out, to_4h, from_4h) },
+    { "falcon", "FalconForCausalLM",
+      POLICY("FalconDecoderLayer", falcon_qkv, falcon_out, to_4h, from_4h) },
+    { "phi", "PhiForCausalLM", POLICY("PhiDecoderLayer", decoder_qkv, phi_out, fc1, fc2) },
+    { "starcoder2", "Starcoder2ForCausalLM",
+      POLICY("Starcoder2DecoderLayer", decoder_qkv, decoder_out, c_fc, c_proj) },
+    { "stablelm", "StableLmForCausalLM", DECODER("StableLmDecoderLayer") },
     { "gpt_neo", "GPTNeoForCausalLM",
       POLICY("GPTNeoBlock", gpt_neo_qkv, gpt_neo_out, gpt_neo_in, gpt_neo_down) },
 };

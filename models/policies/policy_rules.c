@@ -241,6 +241,7 @@ static dt_status check_storage(const dt_policy_layer *l, const dt_layer_spec *sp
 
     (void)dti_param_text(&weight, text);
     DT_CHECK(l->n_fused >= 0, DT_ERR_ARG, "n_fused is %d", l->n_fused);
+    if (l->ignore_checker && l->n_fused == 0) return DT_OK;
     DT_CHECK(said == areas || areas > 1, DT_ERR_ARG,
              "n_fused is %d, but the %s of %s.%s are one area; leave n_fused out", l->n_fused,
              inputs ? "inputs" : "outputs", spec->name, text);
@@ -317,6 +318,8 @@ static dt_status add_layer(const place *at, const dt_policy_layer *l, const dti_
     DT_TRY(check_storage(l, spec, list->inputs));
     if (areas_of(spec, list->inputs) > 1)
         style = list->inputs ? "packed_rowwise" : "packed_colwise";
+    else if (list->inputs && spec->style != NULL && strcmp(spec->style, "local_rowwise") == 0)
+        style = spec->style; /* the block sums it with others */
     bytes = strlen(at->blocks) + strlen(layer) + 2;
     DT_TRY(dti_arena_alloc(&out->arena, bytes, (void **)&pattern));
     (void)snprintf(pattern, bytes, "%s.%s", at->blocks, layer);

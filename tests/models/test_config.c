@@ -25,6 +25,9 @@ typedef struct arch_case {
     "{\"hidden_size\": 16, \"num_attention_heads\": 2, \"num_hidden_layers\": 2, " \
     "\"max_position_embeddings\": 64, "
 
+#define GPT2 "{\"n_embd\": 8, \"n_head\": 2, \"n_layer\": 2, "
+#define NEOX "{\"hidden_size\": 32, \"num_attention_heads\": 2, \"num_hidden_layers\": 2, "
+
 #define GEMMA                                                                       \
     "{\"hidden_size\": 8, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, " \
     "\"head_dim\": 4, \"num_hidden_layers\": 2, "
@@ -103,6 +106,27 @@ static const arch_case archs[] = {
       PHI3
       "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1], \"long_factor\": [1]}}",
       "of 4 numbers, one per two of the 8 columns" },
+    { &dti_arch_gpt2, GPT2 "\"n_inner\": null, \"reorder_and_upcast_attn\": true}", NULL },
+    { &dti_arch_gpt2, "{\"n_embd\": 8, \"n_head\": 3}", "n_embd" },
+    { &dti_arch_gpt2, GPT2 "\"n_positions\": 0}", "n_positions" },
+    { &dti_arch_gpt2, GPT2 "\"add_cross_attention\": true}", "add_cross_attention" },
+    { &dti_arch_gpt_bigcode, GPT2 "\"multi_query\": 1}", "multi_query" },
+    { &dti_arch_gpt_neox, NEOX "\"rotary_pct\": 0.01}", "rotary_pct" },
+    { &dti_arch_gpt_neox, NEOX "\"rotary_emb_base\": 0}", "rotary_emb_base" },
+    { &dti_arch_gpt_neox, NEOX "\"rotary_emb_base\": 7, \"rope_scaling\": {\"rope_theta\": 8}}",
+      "equal to rotary_emb_base at the root, 7" },
+    { &dti_arch_falcon, NEOX "\"alibi\": true}", "alibi" },
+    { &dti_arch_falcon, NEOX "\"num_kv_heads\": 3, \"new_decoder_architecture\": true}",
+      "num_kv_heads" },
+    { &dti_arch_falcon, NEOX "\"parallel_attn\": false, \"new_decoder_architecture\": true}",
+      "parallel_attn" },
+    { &dti_arch_falcon, NEOX "\"num_ln_in_parallel_attn\": 2}", "num_ln_in_parallel_attn" },
+    { &dti_arch_falcon, NEOX "\"num_kv_heads\": 3, \"ffn_hidden_size\": null}", NULL },
+    { &dti_arch_falcon, NEOX "\"partial_rotary_factor\": 0.5}",
+      "heads of this architecture rotate" },
+    { &dti_arch_starcoder2, NEOX "\"num_key_value_heads\": 1, \"sliding_window\": 0}",
+      "sliding_window" },
+    { &dti_arch_stablelm, QWEN "\"qk_layernorm\": true}", "qk_layernorm" },
     { &dti_arch_llama, "{\"quantization_config\": {}}", "quantised checkpoints are not" },
     { &dti_arch_llama, "{\"quantization_config\": {\"quant_method\": \"hqq\", \"bits\": 4}}",
       "quantised checkpoints (here by \"hqq\") are not" },

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The built-in plans, written down once more: those of NeMo Automodel for Llama, Qwen and Gemma 3
- * in our words, and ours for GPT-Neo. The same plan as a table of the program and as a file gives
- * the same model. */
+ * in our words, and ours for GPT-Neo, GPT-2 and Falcon. The same plan as a table of the program and
+ * as a file gives the same model. */
 #include <dtensor/models.h>
 #include <dtensor/plans.h>
 #include <stdio.h>
@@ -96,6 +96,34 @@ static const table_row gpt_neo[] = {
     NORM("transformer.ln_f"), NORM(H "ln_1"), NORM(H "ln_2"),
     { NULL, NULL, NULL }
 };
+static const table_row gpt2[] = {
+    { "transformer.wte",              "embedding_rowwise", "vocab_reduce_scatter" },
+    { "transformer.wpe",              "replicate",         "sequence_parallel" },
+    { H "attn",                       "replicate",         "module_allgather" },
+    { H "attn.c_attn",                "packed_colwise",    "packed_colwise" },
+    { H "attn.c_proj",                "rowwise",           "rowwise_reduce_scatter" },
+    { H "mlp",                        "replicate",         "module_allgather" },
+    { H "mlp.c_fc",                   "colwise",           "colwise" },
+    { H "mlp.c_proj",                 "rowwise",           "rowwise_reduce_scatter" },
+    { "lm_head",                      "colwise",           "colwise" },
+    NORM("transformer.ln_f"), NORM(H "ln_1"), NORM(H "ln_2"),
+    { NULL, NULL, NULL }
+};
+static const table_row falcon[] = { /* one sum for a block, one gather where tokens are cut */
+    { "transformer.word_embeddings",  "embedding_rowwise", "vocab_reduce_scatter" },
+    { H "branches",                   "gather",            "gather_reduce_scatter" },
+    { H "ln_attn",                    "local",             "local" },
+    { H "ln_mlp",                     "local",             "local" },
+    { H "self_attention",             "local",             "local" },
+    { H "self_attention.query_key_value", "colwise",       "colwise" },
+    { H "self_attention.dense",       "local_rowwise",     "local_rowwise" },
+    { H "mlp",                        "local",             "local" },
+    { H "mlp.dense_h_to_4h",          "colwise",           "colwise" },
+    { H "mlp.dense_4h_to_h",          "local_rowwise",     "local_rowwise" },
+    { "lm_head",                      "colwise",           "colwise" },
+    NORM("transformer.ln_f"),
+    { NULL, NULL, NULL }
+};
 /* clang-format on */
 
 enum { MAX_RULES = 24, TEXT_BYTES = 4096 };
@@ -109,7 +137,8 @@ static const struct model_table {
     { "qwen3/uneven", { llama, head_norms } },  { "gemma3/base", { llama, gemma_norms } },
     { "gpt_neo/uneven", { gpt_neo, NULL } },    { "phi3/uneven", { phi3, NULL } },
     { "qwen3_moe/uneven", { llama, experts } }, { "smollm3/uneven", { llama, NULL } },
-    { "granite/uneven", { llama, NULL } },
+    { "granite/uneven", { llama, NULL } },      { "gpt2/base", { gpt2, NULL } },
+    { "falcon/base", { falcon, NULL } },
 };
 
 typedef struct table_case {

@@ -124,6 +124,12 @@ DT_TEST(policies, those_of_the_library_say_what_the_builtin_plans_say)
                  { "smollm3/uneven", "SmolLM3DecoderLayer", 7 },
                  { "gemma2/uneven", "gemma2", 7 },
                  { "phi3/uneven", "Phi3DecoderLayer", 4 },
+                 { "gpt2/base", "gpt2", 4 },
+                 { "gpt_bigcode/base", "GPTBigCodeBlock", 4 },
+                 { "gpt_neox/odd", "gpt_neox", 4 },
+                 { "falcon/base", "FalconDecoderLayer", 4 },
+                 { "falcon/first", "falcon", 4 },
+                 { "phi/base", "phi", 6 },
                  { "gpt_neo/base", "GPTNeoBlock", 6 } };
     const dt_policy *p;
 
