@@ -79,14 +79,22 @@ DT_TEST(golden, bf16_logits_match_on_every_mesh)
     check_all(DT_BF16, NULL, false, false);
 }
 
+/* Each on two meshes, all in the long tier. */
 DT_TEST(golden, what_is_a_table_over_the_same_block_matches)
 {
-    check_some(DT_GOLDEN_FIXTURES, DT_GOLDEN_ALL, DT_F32, NULL, false, false);
+    for (size_t f = DT_GOLDEN_FIXTURES; f < DT_GOLDEN_ALL; f++) {
+        dt_golden x;
+        DT_ASSERT_OK(dt_golden_open(dt_golden_fixtures[f], &x));
+        check_one(dt_golden_fixtures[f], meshes[f % DT_COUNT(meshes)], NULL, &x);
+        check_one(dt_golden_fixtures[f], meshes[(f + 2) % DT_COUNT(meshes)], NULL, &x);
+        dt_golden_close(&x);
+    }
 }
 
 DT_TEST(golden, what_is_a_table_matches_in_every_way)
 {
     dt_test_long();
+    check_some(DT_GOLDEN_FIXTURES, DT_GOLDEN_ALL, DT_F32, NULL, false, false);
     check_some(DT_GOLDEN_FIXTURES, DT_GOLDEN_ALL, DT_BF16, NULL, false, false);
     check_some(DT_GOLDEN_FIXTURES, DT_GOLDEN_ALL, DT_F32, NULL, true, false);
     check_some(DT_GOLDEN_FIXTURES, DT_GOLDEN_ALL, DT_F32, "portable", false, false);
@@ -108,6 +116,30 @@ DT_TEST(golden, portable_kernels_match_too)
 DT_TEST(golden, policies_of_attention_and_mlp_match_too)
 {
     check_all(DT_F32, NULL, false, true);
+}
+
+/* Attention and MLP side by side are summed once by the built-in plan; plans that sum each match as
+ * well, of both or of one of them, with tokens whole or cut. */
+DT_TEST(golden, plans_that_sum_branches_one_by_one_match_too)
+{
+    static const dt_plan_rule rules[] = {
+        { "model.layers.*.self_attn.dense", "rowwise" },
+        { "model.layers.*.mlp.fc2", "rowwise" },
+        { "model.layers.*.mlp.fc2", "replicate" },
+    };
+    static const dt_plan plans[] = { { .rules = rules, .n_rules = 2, .strict = true },
+                                     { .rules = rules, .n_rules = 1, .strict = true },
+                                     { .rules = rules + 1, .n_rules = 1, .strict = true },
+                                     { .rules = rules + 2, .n_rules = 1, .strict = true } };
+
+    for (size_t p = 0; p < DT_COUNT(plans); p++) {
+        dt_golden x;
+        DT_ASSERT_OK(dt_golden_open("phi/base", &x));
+        x.plan = &plans[p];
+        x.sequence_parallel = p % 2 != 0;
+        check_one("phi/base", meshes[1 + p % 3], NULL, &x);
+        dt_golden_close(&x);
+    }
 }
 
 /* Expert parallel: whole experts on each rank, on the dim of the rest or on one of their own. */
