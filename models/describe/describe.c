@@ -19,15 +19,12 @@ enum { SHAPE_BYTES = 96, MISSING_BYTES = 256 };
 
 static dt_status find_arch(dt_runtime *rt, const dti_json *config, const dt_arch **out)
 {
-    const dti_json type = dti_json_get(config, "model_type");
     char names[DTI_ARCH_NAMES];
     const char *name;
 
     DT_TRY(dti_json_string(config, "model_type", &name));
     *out = dti_arch_find(rt, name, names, sizeof names);
-    if (*out != NULL) return DT_OK;
-    return dti_json_refuse(&type, DT_ERR_UNSUPPORTED, "one of the supported architectures: %s",
-                           names);
+    return *out != NULL ? DT_OK : dti_refuse_architecture(config, names);
 }
 
 /* Where generation_config.json exists it alone says what ends a text, as in Transformers. */
@@ -279,13 +276,18 @@ int64_t dti_size_of_key(const dt_model_info *i, const char *key, size_t n)
         int64_t size;
     } sizes[] = { { "vocab_size", i->vocab_size },
                   { "hidden_size", i->hidden_size },
+                  { "n_embd", i->hidden_size },
                   { "num_hidden_layers", i->n_layers },
                   { "num_layers", i->n_layers },
+                  { "n_layer", i->n_layers },
                   { "num_attention_heads", i->n_heads },
                   { "num_heads", i->n_heads },
+                  { "n_head", i->n_heads },
                   { "num_key_value_heads", i->n_kv_heads },
                   { "head_dim", i->head_dim },
-                  { "max_position_embeddings", i->max_positions } };
+                  { "num_kv_heads", i->n_kv_heads },
+                  { "max_position_embeddings", i->max_positions },
+                  { "n_positions", i->max_positions } };
 
     for (size_t k = 0; k < DT_COUNT(sizes); k++)
         if (strlen(sizes[k].key) == n && memcmp(sizes[k].key, key, n) == 0) return sizes[k].size;

@@ -50,6 +50,10 @@ typedef struct dti_described {
  * over and set to NULL: self, folder, beside, generation. */
 dt_status dti_describe(dt_runtime *rt, const char *dir, dti_described *out) DT_MUST_USE;
 
+/* Refuses the model_type of a config.json that is none of `names`, and says which built-in one is
+ * nearest by the keys that it reads (nearest_architecture.c). */
+dt_status dti_refuse_architecture(const dti_json *config, const char *names);
+
 /* Without a folder: what `self` and `info` say of an architecture, as dt_model_create(). */
 dt_status dti_describe_own(dt_runtime *rt, const dt_arch *arch, const void *self,
                            const dt_model_info *info, dti_described *out) DT_MUST_USE;
