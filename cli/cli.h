@@ -116,6 +116,7 @@ typedef struct cli_args {
     cli_many load;   /* modules */
     cli_training_words training;
     cli_serving_words serving;
+    char found[DT_HUB_PATH_BYTES]; /* the folder of a model that was given by its name */
     char mesh_text[DT_MAX_DIMS * (DT_DIM_NAME_BYTES + 16)]; /* `mesh`, its dims in order */
     struct json_t *texts;        /* that files of options hold; NULL: none */
     struct json_t *stored;       /* names of options that the file of a run said; NULL: none */
@@ -154,12 +155,14 @@ typedef struct cli_args {
 
 /* What the environment says; read once, by cli_environment(). */
 typedef struct cli_env {
-    const char *fault;      /* DTENSOR_FAULT */
-    const char *timeout_ms; /* DTENSOR_TIMEOUT_MS */
-    const char *api_key;    /* DTENSOR_API_KEY, which nothing prints */
-    bool verbose;           /* DTENSOR_VERBOSE */
-    bool no_color;          /* NO_COLOR */
-    bool dumb_terminal;     /* TERM=dumb or none: no escape sequences */
+    const char *fault;        /* DTENSOR_FAULT */
+    const char *timeout_ms;   /* DTENSOR_TIMEOUT_MS */
+    const char *api_key;      /* DTENSOR_API_KEY, which nothing prints */
+    bool verbose;             /* DTENSOR_VERBOSE */
+    bool no_color;            /* NO_COLOR */
+    bool dumb_terminal;       /* TERM=dumb or none: no escape sequences */
+    char hub[CLI_PATH_BYTES]; /* the cache of models: HF_HUB_CACHE, or hub in HF_HOME, or
+                               * huggingface/hub in XDG_CACHE_HOME or ~/.cache */
 } cli_env;
 
 void cli_environment(cli_env *out);

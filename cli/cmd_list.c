@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/hub_models.h"
 #include "cli/print_report.h"
 
 /* What a list has of each thing: its name, a few words, a line. */
@@ -116,7 +117,8 @@ static dt_status choose(const char *word, const listed **out)
             return DT_OK;
         }
     DT_FAIL(DT_ERR_ARG,
-            "list: \"%s\" is no list; there are architectures, styles, kinds, operators", word);
+            "list: \"%s\" is no list; there are architectures, styles, kinds, operators, models",
+            word);
 }
 
 static dt_status print_all(const cli_args *args, dt_runtime *rt, const listed *only)
@@ -143,7 +145,10 @@ static dt_status list(const cli_args *args, const cli_env *env, const cli_consol
     const listed *only;
     dt_status st;
 
-    (void)env, (void)console;
+    (void)console;
+    if (args->folder != NULL && strncmp(args->folder, "models", strlen(args->folder)) == 0 &&
+        strlen(args->folder) >= 5)
+        return cli_list_models(args, env);
     DT_TRY(choose(args->folder, &only));
     if (args->registry == NULL) DT_TRY(dt_runtime_create_dry(&run, 0, NULL, &own));
     st = print_all(args, args->registry != NULL ? args->registry : own, only);
@@ -155,10 +160,12 @@ const cli_command cli_list = {
     .name = "list",
     .bit = CLI_LIST,
     .argument = "WHAT",
-    .usage = "[architectures | styles | kinds | operators] [--load FILE] [--json]",
+    .usage = "[architectures | styles | kinds | operators | models] [--load FILE] [--json]",
     .summary = "names what there is: architectures, styles, kinds of layers, operators",
     .details =
         "What plans and models can name, one thing a line. What --load adds stands first in its\n"
-        "list.",
+        "list. \"models\", alone, are those in the cache of the Hugging Face Hub (HF_HUB_CACHE, "
+        "HF_HOME,\n"
+        "~/.cache/huggingface/hub), which --model finds by ORG/NAME or ORG/NAME@REVISION.",
     .run = list,
 };

@@ -17,6 +17,29 @@ static const char *non_empty(const char *name)
     return text != NULL && text[0] != '\0' ? text : NULL;
 }
 
+/* Where huggingface_hub keeps models; "~" is the home of the one who runs it. */
+static void find_hub(char hub[CLI_PATH_BYTES])
+{
+    static const struct {
+        const char *name, *inside;
+    } places[] = { { "HF_HUB_CACHE", "" },
+                   { "HUGGINGFACE_HUB_CACHE", "" },
+                   { "HF_HOME", "/hub" },
+                   { "XDG_CACHE_HOME", "/huggingface/hub" },
+                   { "HOME", "/.cache/huggingface/hub" } };
+    const char *home = non_empty("HOME");
+
+    hub[0] = '\0';
+    for (size_t i = 0; i < DT_COUNT(places) && hub[0] == '\0'; i++) {
+        const char *path = non_empty(places[i].name);
+        const bool from_home = path != NULL && path[0] == '~' && path[1] == '/' && home != NULL;
+        if (path == NULL) continue;
+        if ((size_t)snprintf(hub, CLI_PATH_BYTES, "%s%s%s", from_home ? home : "",
+                             from_home ? path + 1 : path, places[i].inside) >= CLI_PATH_BYTES)
+            hub[0] = '\0';
+    }
+}
+
 void cli_environment(cli_env *out)
 {
     const char *verbose = non_empty("DTENSOR_VERBOSE");
@@ -30,6 +53,7 @@ void cli_environment(cli_env *out)
         .no_color = non_empty("NO_COLOR") != NULL,
         .dumb_terminal = term == NULL || strcmp(term, "dumb") == 0,
     };
+    find_hub(out->hub);
 }
 
 void cli_own_modules(void)
@@ -52,13 +76,14 @@ void cli_own_modules(void)
 const char *cli_environment_name(int i, const char **value)
 {
     static const char *const names[] = {
-        "DTENSOR_MPI",          "DTENSOR_MODULES", "DTENSOR_MPI_SHARED", "DTENSOR_MPI_SUMS",
-        "DTENSOR_HOSTS",        "DTENSOR_CHECK",   "DTENSOR_CUDA_COMM",  "DTENSOR_CUDA_FUSE",
-        "DTENSOR_CUDNN",        "DTENSOR_FLIGHT",  "DTENSOR_LINK",       "DTENSOR_FAULT",
-        "DTENSOR_TIMEOUT_MS",   "DTENSOR_VERBOSE", "NO_COLOR",           "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_RANK", "PMI_SIZE",        "PMI_RANK",           "PMIX_RANK",
-        "SLURM_STEP_NUM_TASKS", "SLURM_PROCID",    "WORLD_SIZE",         "RANK",
-        "LOCAL_WORLD_SIZE",     "MASTER_ADDR",     "MASTER_PORT",
+        "DTENSOR_MPI",           "DTENSOR_MODULES", "DTENSOR_MPI_SHARED", "DTENSOR_MPI_SUMS",
+        "DTENSOR_HOSTS",         "DTENSOR_CHECK",   "DTENSOR_CUDA_COMM",  "DTENSOR_CUDA_FUSE",
+        "DTENSOR_CUDNN",         "DTENSOR_FLIGHT",  "DTENSOR_LINK",       "DTENSOR_FAULT",
+        "DTENSOR_TIMEOUT_MS",    "DTENSOR_VERBOSE", "NO_COLOR",           "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_RANK",  "PMI_SIZE",        "PMI_RANK",           "PMIX_RANK",
+        "SLURM_STEP_NUM_TASKS",  "SLURM_PROCID",    "WORLD_SIZE",         "RANK",
+        "LOCAL_WORLD_SIZE",      "MASTER_ADDR",     "MASTER_PORT",        "HF_HUB_CACHE",
+        "HUGGINGFACE_HUB_CACHE", "HF_HOME",         "XDG_CACHE_HOME",
     };
 
     *value = NULL;

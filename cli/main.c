@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "cli/hub_models.h"
 #include "cli/load_modules.h"
 #include "cli/manual.h"
 #include "cli/option_file.h"
@@ -90,6 +91,7 @@ static dt_status run_with(const cli_command *command, cli_args *args, const cli_
     }
     if (!command->runs && console->process != 0) return DT_OK;
     DT_TRY(cli_option_files_read(command, args, console));
+    DT_TRY(cli_find_model(command, args, env));
     cli_order_mesh(args);
     cli_console_init(args, env, console);
     st = cli_modules_open(args);

@@ -35,7 +35,7 @@ enum { MAX_THREADS = 1024, MAX_NEW = 1000000000, MAX_FILES = 65536 };
 
 /* clang-format off */
 static const cli_option options[] = {
-    { "model",          'm', TEXT,   "DIR",  AT(folder),         (LAID_OUT & ~CLI_SERVE) | SPLITS, 0, "Hugging Face folder of the model" },
+    { "model",          'm', TEXT,   "DIR",  AT(folder),         (LAID_OUT & ~CLI_SERVE) | SPLITS, 0, "Hugging Face folder of the model, or ORG/NAME[@REVISION] in the local cache" },
     { "model", 'm', MANY, "DIR", AT(serving.models), CLI_SERVE, 0, "folder of a model, or NAME=DIR; may be repeated" },
     { "host", 0, TEXT, "ADDRESS", AT(serving.host), CLI_SERVE, 0, "to listen at (default 127.0.0.1)" },
     { "port", 0, COUNT, "N", AT(serving.port), CLI_SERVE, 65535, "to listen at (default 8080; 0: any that is free)" },

@@ -19,6 +19,7 @@
 #include <dtensor/generation.h>
 #include <dtensor/gradients.h>
 #include <dtensor/half.h>
+#include <dtensor/hub.h>
 #include <dtensor/inspect.h>
 #include <dtensor/kinds.h>
 #include <dtensor/layers.h>

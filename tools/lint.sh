@@ -69,7 +69,7 @@ check_includes() {
             face["dtensor/optimizers.h"] = face["dtensor/training_data.h"] = face["dtensor/token_files.h"] = "training"
             face["dtensor/training_checkpoints.h"] = face["dtensor/pipeline.h"] = "training"
             face["dtensor/pipeline_training.h"] = "training"
-            face["dtensor/config.h"] = "files"
+            face["dtensor/config.h"] = face["dtensor/hub.h"] = "files"
             face["dtensor/policy.h"] = face["dtensor/architectures.h"] = "models"
             face["dtensor/parallelize.h"] = "models"
             face["dtensor/generation.h"] = face["dtensor/limits.h"] = "models"
