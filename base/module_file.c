@@ -59,7 +59,9 @@ static bool folder_at(const char *told, int k, char path[PATH_BYTES])
     }
 }
 
-bool dti_module_locate(const char *folder, const char *name, char path[DTI_MODULE_PATH_BYTES])
+/* "dtensor_<name><end>" in one of them. */
+static bool locate(const char *folder, const char *name, const char *end, int mode,
+                   char path[PATH_BYTES])
 {
     enum { N_FOLDERS = 3 };
     char at[PATH_BYTES];
@@ -67,9 +69,20 @@ bool dti_module_locate(const char *folder, const char *name, char path[DTI_MODUL
     for (int k = 0; k < N_FOLDERS; k++) {
         int n;
         if (!folder_at(folder, k, at)) continue;
-        n = snprintf(path, PATH_BYTES, "%s/dtensor_%s.so", at, name);
-        if (n > 0 && n < PATH_BYTES && access(path, R_OK) == 0) return true;
+        n = snprintf(path, PATH_BYTES, "%s/dtensor_%s%s", at, name, end);
+        if (n > 0 && n < PATH_BYTES && access(path, mode) == 0) return true;
     }
     path[0] = '\0';
     return false;
+}
+
+bool dti_module_locate(const char *folder, const char *name, char path[DTI_MODULE_PATH_BYTES])
+{
+    return locate(folder, name, ".so", R_OK, path);
+}
+
+bool dti_module_locate_program(const char *folder, const char *name,
+                               char path[DTI_MODULE_PATH_BYTES])
+{
+    return locate(folder, name, "", X_OK, path);
 }

@@ -14,4 +14,8 @@ enum { DTI_MODULE_PATH_BYTES = 512 };
  * none of them. */
 bool dti_module_locate(const char *folder, const char *name, char path[DTI_MODULE_PATH_BYTES]);
 
+/* The same of a program "dtensor_<name>", which lies beside them. */
+bool dti_module_locate_program(const char *folder, const char *name,
+                               char path[DTI_MODULE_PATH_BYTES]);
+
 #endif

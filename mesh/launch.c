@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What launchers leave in the environment. With run.c the only place of the library that reads it.
- */
+ * What launchers leave in the environment. With run.c the only place of the library that reads it,
+ * and, in a process that the library itself has started, the only one that writes it. */
 #include "mesh/launch.h"
 
 #include <dtensor/mesh.h>
 
+#include <errno.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+
+extern char **environ;
 
 static const char *non_empty(const char *name)
 {
@@ -131,4 +138,62 @@ int dt_launch_size(void)
 int dt_launch_process(void)
 {
     return ask().process;
+}
+
+/* --- processes that this library starts --------------------------------------------------------
+ */
+
+static const char worker_variable[] = "DTENSOR_WORKER";
+
+bool dti_launch_is_worker(void)
+{
+    return non_empty(worker_variable) != NULL;
+}
+
+dt_status dti_launch_worker_environment(char ***out)
+{
+    static const char is_worker[] = "DTENSOR_WORKER=1";
+    size_t n = 0;
+
+    while (environ != NULL && environ[n] != NULL) n++;
+    DT_TRY(dti_alloc_array(n + 2, sizeof **out, (void **)out));
+    if (n > 0) memcpy(*out, environ, n * sizeof **out);
+    (*out)[n] = (char *)(uintptr_t)is_worker; /* nobody writes it */
+    return DT_OK;
+}
+
+static dt_status set(const char *name, const char *value)
+{
+    DT_CHECK(setenv(name, value, 1) == 0, DT_ERR_MEMORY, "%s=%s: %s", name, value, strerror(errno));
+    return DT_OK;
+}
+
+static dt_status set_number(const char *name, int value)
+{
+    char text[16];
+
+    (void)snprintf(text, sizeof text, "%d", value);
+    return set(name, text);
+}
+
+dt_status dti_launch_as_worker(int process, int n_processes, const char *name)
+{
+    static const char *const others[] = { "PMIX_RANK", "LOCAL_WORLD_SIZE",
+                                          "TORCHELASTIC_RESTART_COUNT", "DTENSOR_HOSTS",
+                                          "DTENSOR_MPI_SUMS" };
+
+    (void)unsetenv(worker_variable); /* what it starts is none */
+    for (size_t i = 0; i < DT_COUNT(launchers); i++) {
+        (void)unsetenv(launchers[i].size);
+        (void)unsetenv(launchers[i].rank);
+    }
+    for (size_t i = 0; i < DT_COUNT(others); i++) (void)unsetenv(others[i]);
+    if (n_processes == 1) return DT_OK;
+    DT_TRY(set_number("WORLD_SIZE", n_processes));
+    DT_TRY(set_number("RANK", process));
+    DT_TRY(set("MASTER_ADDR", ""));
+    DT_TRY(set("MASTER_PORT", "workers"));
+    DT_TRY(set("TORCHELASTIC_RUN_ID", name));
+    DT_TRY(set("DTENSOR_MPI", "sockets"));
+    return DT_OK;
 }

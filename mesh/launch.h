@@ -31,6 +31,21 @@ dt_status dti_launch_read_sums(const char *word, const char *from, bool *by_mpi)
 /* Errors: a variable that is no number, or a process number outside the processes. */
 dt_status dti_launch_read(dti_launch *out) DT_MUST_USE;
 
+/* --- processes that this library starts ------------------------------------------------------- */
+
+/* Whether this process is one that has not taken its place yet. */
+bool dti_launch_is_worker(void);
+
+/* The environment of such a process, for who starts it: a list that is freed, of texts that are
+ * not. */
+dt_status dti_launch_worker_environment(char ***out) DT_MUST_USE;
+
+/* In such a process, before it has threads: its place among the others, under a name of their own,
+ * in the words of a launcher that dt_run() knows. Those of any other are forgotten. */
+dt_status dti_launch_as_worker(int process, int n_processes, const char *name) DT_MUST_USE;
+
+/* --- modules ---------------------------------------------------------------------------------- */
+
 /* A module that was looked for. */
 typedef struct dti_module_found {
     const char *name;
