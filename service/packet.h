@@ -35,6 +35,13 @@ dt_status dti_unpack_lists(dti_unpacking *u, const dt_ids **out, int64_t *n) DT_
 dt_status dti_unpack_pieces(dti_unpacking *u, const dt_piece **out, int64_t *n) DT_MUST_USE;
 dt_status dti_unpack_options(dti_unpacking *u, dt_generate_options *o) DT_MUST_USE;
 
+/* How a model is loaded and how ranks run, for processes that do not share the caller's memory
+ * (how.c). Callbacks stay behind. Errors: DT_ERR_UNSUPPORTED what only the caller's process has. */
+dt_status dti_packet_put_how(dti_packet *p, const dt_parallelize_options *how) DT_MUST_USE;
+dt_status dti_packet_put_run(dti_packet *p, const dt_run_options *run) DT_MUST_USE;
+dt_status dti_unpack_how(dti_unpacking *u, dt_parallelize_options *how) DT_MUST_USE;
+dt_status dti_unpack_run(dti_unpacking *u, dt_run_options *run) DT_MUST_USE;
+
 /* DT_ERR_ARG for a piece without data, or an array whose shape and dtype come to another size. */
 dt_status dti_piece_check(const dt_piece *piece) DT_MUST_USE;
 
