@@ -34,6 +34,14 @@ typedef struct dti_view {
     int64_t cut_bytes, whole_bytes;       /* of weights; under the lock */
 } dti_view;
 
+/* What rank 0 shows of requests where it is in a worker process; behind the views. */
+typedef struct dti_board {
+    _Atomic int64_t steps, new_tokens, busy_ns;
+    struct {
+        _Atomic int64_t number, n_steps; /* number 0: nobody */
+    } running[DTI_MAX_RUNNING];
+} dti_board;
+
 /* --- requests --------------------------------------------------------------------------------- */
 
 typedef enum dti_ticket_kind { DTI_TICKET_LOAD, DTI_TICKET_TEXTS, DTI_TICKET_CALL } dti_ticket_kind;
@@ -77,7 +85,8 @@ struct dt_ticket {
     dti_event *first, **last;
     int64_t progress[2]; /* of a load: bytes done, and all */
     int64_t n_steps;
-    dt_error error; /* how it ended */
+    int64_t since_ns; /* in the queue */
+    dt_error error;   /* how it ended */
     pthread_cond_t changed;
     struct dt_ticket *next; /* that waits */
 
@@ -94,7 +103,9 @@ typedef struct dti_crew {
     int max_running;
     dti_view *views; /* [run.n_ranks] */
     pthread_t thread;
-    _Atomic bool quits; /* asked to end */
+    _Atomic bool quits;          /* asked to end */
+    struct dti_workers *workers; /* the processes of the ranks (workers.h); NULL: of this one */
+    struct dti_host *host;       /* in such a process: the way to who waits (worker.h) */
 
     /* said once, before the request of kind DTI_TICKET_LOAD */
     char *dir;
@@ -130,6 +141,9 @@ dt_status dti_crew_end(dti_crew **crew);
 dti_crew *dti_crew_retain(dti_crew *c);
 void dti_crew_release(dti_crew *c);
 
+/* Tells whoever waits for the crew as a whole to look. Under the lock. */
+void dti_crew_wake(dti_crew *c);
+
 /* The crew cannot go on, because of what happened on this rank. Who waits hears it when the run has
  * ended, which knows the culprit, or after a second. Under the lock. */
 void dti_crew_fail(dti_crew *c, int rank, const dt_error *why);
@@ -152,7 +166,8 @@ dt_status dti_crew_rank_main(dt_runtime *rt, void *arg) DT_MUST_USE;
 dt_status dti_ticket_create(dti_crew *c, dti_ticket_kind kind, const dt_request_options *request,
                             dt_ticket **out) DT_MUST_USE;
 dt_ticket *dti_ticket_retain(dt_ticket *t);
-void dti_ticket_release(dt_ticket **t); /* accepts NULL; cancels nothing */
+int64_t dti_ticket_steps(const dt_ticket *t); /* that it has made; under the lock */
+void dti_ticket_release(dt_ticket **t);       /* accepts NULL; cancels nothing */
 
 /* Puts it into the queue, which has a reference from then on. */
 dt_status dti_ticket_queue(dt_ticket *t) DT_MUST_USE;

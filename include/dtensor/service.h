@@ -45,11 +45,19 @@ typedef struct dt_service_options {
     int64_t max_queued;        /* requests of a model that wait; one more is refused. 1024 */
     int max_running;           /* requests of a model that take turns, token by token: 4 */
     int64_t start_ms;          /* longest wait until all ranks are ready: one minute */
+    int processes;      /* 0: ranks are threads of the program; else they are divided among so many
+                    * worker processes, up to one for each, which end with the program however it
+                    * ends. The texts are the same */
+    const char *worker; /* the program of workers; NULL: the one that is installed. One that calls
+                         * dt_service_work() has the functions of its own */
+    const char *const *modules; /* [n_modules] paths of modules (dt_module_open()) that every rank
+                                 * has, before dt_run_options.setup */
+    int n_modules;
 } dt_service_options;
 
-#define DT_SERVICE_OPTIONS_INIT                          \
-    {                                                    \
-        sizeof(dt_service_options), NULL, 1024, 4, 60000 \
+#define DT_SERVICE_OPTIONS_INIT                                            \
+    {                                                                      \
+        sizeof(dt_service_options), NULL, 1024, 4, 60000, 0, NULL, NULL, 0 \
     }
 
 /**
@@ -61,8 +69,9 @@ typedef struct dt_service_options {
  * Ownership   *out is ended with dt_service_stop().
  * Errors      DT_ERR_ARG          a malformed option; those of dt_run()
  *             DT_ERR_UNSUPPORTED  the program is one of several processes of a launcher
- *             DT_ERR_COMM         not all ranks are ready in time: names who is not
+ *             DT_ERR_COMM         not all ranks are ready in time, or a worker has ended: names who
  *             DT_ERR_MEMORY       a thread could not be started
+ *             DT_ERR_IO           there is no program of workers, or it does not start
  *             otherwise the status of dt_run_options.setup
  */
 DT_API DT_MUST_USE dt_status dt_service_start(const dt_service_options *options, dt_service **out);
@@ -75,9 +84,27 @@ DT_API DT_MUST_USE dt_status dt_service_start(const dt_service_options *options,
  *
  * Not collective.
  * Errors      DT_ERR_COMM  a rank does not return, since it hangs in a function of the user's, say:
- *                          it is named, its thread and its crew's memory stay. All others are gone
+ *                          it is named, its thread and its crew's memory stay. All others are gone;
+ *                          worker processes always are
  */
 DT_API dt_status dt_service_stop(dt_service **service);
+
+/**
+ * What a program calls first in main() to be its own worker: dt_service_options.worker =
+ * "/proc/self/exe". In a worker it serves until its service ends, and the program ends, too:
+ *
+ *   const int ended = dt_service_work(setup, NULL);
+ *   if (ended >= 0) return ended;
+ *
+ *   setup  that of the ranks, in the place of dt_run_options.setup, a function of the program that
+ *          started it; NULL: nothing
+ *
+ * Returns -1 where this process is no worker, else what main() returns.
+ *
+ * Not collective. Before the program has threads.
+ * Errors      none here: who started it hears them
+ */
+DT_API int dt_service_work(dt_status (*setup)(dt_runtime *rt, void *arg), void *arg);
 
 /* --- models ----------------------------------------------------------------------------------- */
 
