@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The program of Parallelformers' page, line by line: GPT-Neo over four ranks, five beams, memory
- * before and after:  24_service [folder]
+ * before and after:  24_service [folder [worker processes]]
  *
  *   model = AutoModelForCausalLM.from_pretrained("EleutherAI/gpt-neo-2.7B")
- *   parallelize(model, num_gpus=4, fp16=False, verbose="simple")
+ *   parallelize(model, num_gpus=4, fp16=False, verbose="simple")   # daemon=True
  *   model.memory_allocated()
  *   outputs = model.generate(**inputs, num_beams=5, no_repeat_ngram_size=4, max_length=15)
  *   model.memory_allocated()
@@ -12,6 +12,7 @@
  */
 #include <dtensor.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { N_RANKS = 4 };
 
@@ -78,6 +79,7 @@ int main(int argc, char **argv)
 
     run.n_ranks = N_RANKS; /* num_gpus */
     options.run = &run;
+    options.processes = argc > 2 ? atoi(argv[2]) : 0; /* ranks as threads, or in daemons */
     st = dt_service_start(&options, &service);
     if (st == DT_OK) st = dt_service_load(service, folder, NULL, &model);
     if (st == DT_OK) st = print_memory(service, "loaded");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * From a thread that calls dt_run() to its end. */
-#include "service/crew.h"
+#include "service/worker.h"
+#include "service/workers.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -88,15 +89,22 @@ static void describe(dti_crew *c, int rank, const dt_error *why)
                    (int)(sizeof c->error.message - sizeof shown - sizeof busy - 32), why->message);
 }
 
+void dti_crew_wake(dti_crew *c)
+{
+    (void)pthread_cond_broadcast(&c->changed);
+    if (c->workers != NULL) dti_pipe_wake(c->workers->wake);
+}
+
 /* Of a rank that was cut short and the one that did it the latter has more to say. */
 void dti_crew_fail(dti_crew *c, int rank, const dt_error *why)
 {
+    if (c->host != NULL) dti_host_failed(c->host, rank, why);
     if (c->failing_ns == 0 || (c->error.code == DT_ERR_COMM && why->code != DT_ERR_COMM))
         describe(c, rank, why);
     if (c->failing_ns != 0) return;
     c->failing_ns = dti_now_ns();
     c->counts.failed = true;
-    (void)pthread_cond_broadcast(&c->changed);
+    dti_crew_wake(c);
     for (int i = 0; i < DTI_MAX_RUNNING; i++)
         if (c->running[i] != NULL) (void)pthread_cond_broadcast(&c->running[i]->changed);
     for (dt_ticket *t = c->queue; t != NULL; t = t->next) (void)pthread_cond_broadcast(&t->changed);
@@ -149,7 +157,10 @@ void dti_crew_release(dti_crew *c)
     (void)pthread_cond_destroy(&c->changed);
     dti_free(c->defaults_packet.bytes);
     dti_arena_free(&c->defaults_lists.arena);
-    dti_big_free(c->views, (size_t)c->run.n_ranks * sizeof *c->views);
+    if (c->workers != NULL)
+        dti_workers_free(c->workers);
+    else
+        dti_big_free(c->views, dti_views_bytes(c->run.n_ranks));
     dti_free(c->dir);
     dti_free(c);
 }
@@ -157,7 +168,8 @@ void dti_crew_release(dti_crew *c)
 static void *crew_main(void *arg)
 {
     dti_crew *c = arg;
-    const dt_status st = dt_run(&c->run, dti_crew_rank_main, c);
+    const dt_status st =
+        c->workers != NULL ? dti_workers_run(c) : dt_run(&c->run, dti_crew_rank_main, c);
 
     (void)pthread_mutex_lock(&c->lock);
     if (st != DT_OK) dti_crew_fail(c, dt_last_error()->rank, dt_last_error());
@@ -226,7 +238,9 @@ dt_status dti_crew_start(const dt_service_options *options, dti_crew **out)
     c->max_running = options->max_running;
     (void)pthread_mutex_init(&c->lock, NULL);
     dti_cond_init(&c->changed);
-    st = dti_big_alloc((size_t)c->run.n_ranks * sizeof *c->views, (void **)&c->views);
+    st = options->processes > 0
+             ? dti_workers_create(c, options)
+             : dti_big_alloc(dti_views_bytes(c->run.n_ranks), (void **)&c->views);
     if (st == DT_OK) st = start_thread(c);
     if (st != DT_OK) {
         dti_crew_release(c);
@@ -254,7 +268,7 @@ void dti_crew_quit(dti_crew *c)
 {
     (void)pthread_mutex_lock(&c->lock);
     atomic_store(&c->quits, true);
-    (void)pthread_cond_broadcast(&c->changed);
+    dti_crew_wake(c);
     (void)pthread_mutex_unlock(&c->lock);
 }
 

@@ -4,6 +4,7 @@
  * from the schedule and hands them to the others, so all carry out the same in the same order; what
  * they wait for without a deadline is the next order alone, asleep. */
 #include "service/ranks.h"
+#include "service/worker.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -74,6 +75,7 @@ static void on_load(void *arg, int64_t done, int64_t all)
     (void)pthread_mutex_lock(&c->lock);
     j->ticket->progress[0] = done;
     j->ticket->progress[1] = all;
+    if (c->host != NULL) dti_host_progress(c->host, j->ticket);
     (void)pthread_cond_broadcast(&j->ticket->changed);
     (void)pthread_mutex_unlock(&c->lock);
 }
@@ -108,21 +110,42 @@ static dt_status publish(dti_rank *r, const dt_rank_memory *memory)
     }
     if (dt_model_n_stages(r->model) > 1) c->max_running = 1; /* passes of one request at a time */
     st = keep_defaults(c, r->model);
+    if (st == DT_OK && c->host != NULL) st = dti_host_loaded(c->host);
     (void)pthread_mutex_unlock(&c->lock);
     return st;
+}
+
+/* What to load and how: as the caller has it or, in a worker process, as the request says, which is
+ * kept as long as the model. */
+static dt_status read_how(dti_job *j, const char **dir, dt_parallelize_options *how)
+{
+    const size_t n = (size_t)(j->from.end - j->from.at);
+    dti_rank *r = j->rank;
+
+    *dir = r->crew->dir;
+    *how = r->crew->how;
+    if (r->crew->host == NULL) return DT_OK;
+    DT_TRY(dti_alloc(n, (void **)&r->loaded));
+    memcpy(r->loaded, j->from.at, n);
+    r->loaded_from = (dti_unpacking){ r->loaded, r->loaded + n, DTI_ARENA_INIT };
+    DT_TRY(dti_unpack_text(&r->loaded_from, dir));
+    DT_TRY(dti_unpack_how(&r->loaded_from, how));
+    return dti_host_folder(r->crew->host, *dir);
 }
 
 static dt_status load(dti_job *j)
 {
     dti_rank *r = j->rank;
-    dt_parallelize_options how = r->crew->how;
+    dt_parallelize_options how;
     dt_rank_memory *memory = NULL;
     dti_device *device;
+    const char *dir;
     dt_status st = DT_OK;
 
+    DT_TRY(read_how(j, &dir, &how));
     how.progress = j->ticket != NULL ? on_load : NULL;
     how.progress_arg = j;
-    DT_TRY(dt_parallelize(r->rt, r->crew->dir, &how, &r->model));
+    DT_TRY(dt_parallelize(r->rt, dir, &how, &r->model));
     DT_TRY(dti_device_of(r->rt, &device));
     r->memory = device->memory;
     DT_TRY(dti_alloc_array((size_t)r->crew->run.n_ranks, sizeof *memory, (void **)&memory));
@@ -200,6 +223,8 @@ static dt_status receive(dti_rank *r, const dti_order *o, dti_job **out)
         DT_TRY(dti_alloc((size_t)n, (void **)&j->bytes));
     }
     st = n > 0 ? dt_mesh_broadcast_work(r->mesh, 0, j->bytes, n, &n) : DT_OK;
+    if (st == DT_OK && r->crew->host != NULL && o->what == DTI_TICKET_TEXTS)
+        st = dti_host_tokenizer(r->crew->host, j->bytes);
     j->from = (dti_unpacking){ j->bytes, j->bytes + n, DTI_ARENA_INIT };
     return st;
 }
@@ -268,6 +293,7 @@ __attribute__((noinline)) static dt_status serve(dti_rank *r)
         int64_t n = sizeof o, began;
 
         if (r->number == 0) dti_crew_next(c, &o);
+        if (o.kind == DTI_ORDER_BEGIN && c->host != NULL) dti_host_begun(c->host, o.number);
         DT_TRY(dt_mesh_broadcast_work(r->mesh, 0, &o, sizeof o, &n));
         if (o.kind == DTI_ORDER_QUIT) return DT_OK;
         began = dti_now_ns();
@@ -276,6 +302,7 @@ __attribute__((noinline)) static dt_status serve(dti_rank *r)
         if (r->number > 0) continue;
         (void)pthread_mutex_lock(&c->lock);
         c->counts.busy_s += (double)(dti_now_ns() - began) * 1e-9;
+        if (c->host != NULL) dti_host_show(c->host);
         (void)pthread_mutex_unlock(&c->lock);
     }
 }
@@ -295,6 +322,8 @@ static void end_rank(dti_rank *r, dt_status st)
     for (int i = 0; i < DTI_MAX_RUNNING; i++) free_job(r, i);
     dt_model_release(&r->model);
     dt_mesh_release(&r->mesh);
+    dti_arena_free(&r->loaded_from.arena);
+    dti_free(r->loaded);
 }
 
 /* The thread is ending inside a function of the user's. */
@@ -320,6 +349,7 @@ dt_status dti_crew_rank_main(dt_runtime *rt, void *arg)
     atomic_store(&r.view->ready, true);
     (void)pthread_mutex_lock(&c->lock);
     c->n_ready++;
+    if (c->host != NULL) dti_host_ready(c->host, r.number);
     (void)pthread_cond_broadcast(&c->changed);
     (void)pthread_mutex_unlock(&c->lock);
     pthread_cleanup_push(leave, &r);

@@ -17,6 +17,8 @@ typedef struct dti_rank {
     dt_model *model;
     const dti_memory *memory; /* its device's; NULL before there is a model */
     struct dt_call *jobs[DTI_MAX_RUNNING];
+    char *loaded; /* of a worker process: what its model was loaded by */
+    dti_unpacking loaded_from;
 } dti_rank;
 
 /* A request that ranks are busy with: as it came, and what has become of it. */

@@ -9,7 +9,9 @@
 struct dt_service {
     _Atomic int refs;
     dt_service_options options;
-    dt_run_options run; /* what options.run points to */
+    dt_run_options run;                            /* what options.run points to */
+    dt_status (*setup)(dt_runtime *rt, void *arg); /* that of the caller, after the modules */
+    void *setup_arg;
     pthread_mutex_t lock;
     /* under the lock */
     bool stopped;
@@ -35,6 +37,9 @@ struct dt_served {
 
 /* The crew that serves the model now, a reference. Errors: it has failed or was stopped. */
 dt_status dti_served_crew(dt_served *m, dti_crew **out) DT_MUST_USE;
+
+/* Lets modules add what they have: in the setup of a rank. */
+dt_status dti_modules_add(dt_runtime *rt, const char *const *paths, int n) DT_MUST_USE;
 
 /* References to what the folder has; NULL for `chat`: it is not wanted. */
 dt_status dti_served_open(dt_served *m, dt_tokenizer **tokenizer, dt_chat **chat) DT_MUST_USE;

@@ -3,9 +3,17 @@
  * Services and the models that they have loaded. */
 #include "service/waiter.h"
 
+#include <dtensor/modules.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "base/options.h"
 #include "dtensor/device/device_memory.h"
+#include "mesh/launch.h"
 #include "service/served.h"
+#include "service/workers.h"
 
 /* --- services --------------------------------------------------------------------------------- */
 
@@ -15,6 +23,45 @@ static void release_service(dt_service *s)
     (void)pthread_mutex_destroy(&s->lock);
     (void)pthread_cond_destroy(&s->loaded);
     dti_free(s);
+}
+
+dt_status dti_modules_add(dt_runtime *rt, const char *const *paths, int n)
+{
+    for (int i = 0; i < n; i++) {
+        dt_module *m;
+        dt_status st;
+        DT_TRY(dt_module_open(paths[i], &m));
+        st = dt_module_add(rt, m);
+        dt_module_release(&m);
+        DT_TRY(st);
+    }
+    return DT_OK;
+}
+
+/* What ranks have that are threads. */
+static dt_status set_up(dt_runtime *rt, void *arg)
+{
+    const dt_service *s = arg;
+
+    DT_TRY(dti_modules_add(rt, s->options.modules, s->options.n_modules));
+    return s->setup != NULL ? s->setup(rt, s->setup_arg) : DT_OK;
+}
+
+static dt_status check_processes(const dt_service_options *o, const dt_run_options *run)
+{
+    DT_CHECK(o->processes >= 0 && o->processes <= run->n_ranks, DT_ERR_ARG,
+             "processes is %d, not in 0..%d (n_ranks)", o->processes, run->n_ranks);
+    DT_CHECK(o->n_modules >= 0 && (o->n_modules == 0 || o->modules != NULL), DT_ERR_ARG,
+             "%d modules at %p", o->n_modules, (const void *)o->modules);
+    DT_CHECK(
+        o->processes == 0 || run->setup == NULL || o->worker != NULL, DT_ERR_ARG,
+        "dt_run_options.setup is a function of this process, which the program of workers does "
+        "not have: put what it registers into a module (dt_service_options.modules), or let "
+        "this program be its own worker (dt_service_options.worker, dt_service_work())");
+    DT_CHECK(!dti_launch_is_worker(), DT_ERR_UNSUPPORTED,
+             "this program was started as the worker of a service, but does not call "
+             "dt_service_work()");
+    return DT_OK;
 }
 
 static dt_status read_options(const dt_service_options *options, dt_service *s)
@@ -35,6 +82,13 @@ static dt_status read_options(const dt_service_options *options, dt_service *s)
     DT_CHECK(o->max_running >= 1 && o->max_running <= DTI_MAX_RUNNING, DT_ERR_ARG,
              "max_running is %d, not in 1..%d", o->max_running, (int)DTI_MAX_RUNNING);
     DT_CHECK(o->start_ms >= 1, DT_ERR_ARG, "start_ms is %lld", (long long)o->start_ms);
+    DT_TRY(check_processes(o, &s->run));
+    if (o->n_modules > 0 && o->processes == 0) {
+        s->setup = s->run.setup;
+        s->setup_arg = s->run.setup_arg;
+        s->run.setup = set_up;
+        s->run.setup_arg = s;
+    }
     DT_CHECK(dt_launch_size() == 1, DT_ERR_UNSUPPORTED,
              "this program is one of %d processes that a launcher started; a service starts its "
              "ranks itself, in a program that was started alone",
@@ -146,6 +200,16 @@ static dt_status create_served(dt_service *s, const char *dir, const dt_parallel
     return dti_strdup(dir, &m->dir);
 }
 
+static bool has_died(dti_crew *c)
+{
+    bool died;
+
+    (void)pthread_mutex_lock(&c->lock);
+    died = c->failing_ns != 0;
+    (void)pthread_mutex_unlock(&c->lock);
+    return died;
+}
+
 /* A crew that has no model: the one that the service was started with, or a new one. */
 static dt_status take_spare(dt_service *s, dti_crew **out)
 {
@@ -153,7 +217,22 @@ static dt_status take_spare(dt_service *s, dti_crew **out)
     *out = s->spare;
     s->spare = NULL;
     (void)pthread_mutex_unlock(&s->lock);
+    if (*out != NULL && has_died(*out)) (void)dti_crew_end(out); /* it had nothing to lose */
     return *out != NULL ? DT_OK : dti_crew_start(&s->options, out);
+}
+
+/* Of a crew whose ranks are elsewhere: wherever this process is, they were started before. */
+static dt_status put_load(const dti_crew *c, dti_packet *p)
+{
+    char folder[PATH_MAX];
+    size_t n;
+
+    if (c->workers == NULL) return DT_OK;
+    if (c->dir[0] == '/' || getcwd(folder, sizeof folder) == NULL) folder[0] = '\0';
+    n = strlen(folder);
+    if (n > 0) (void)snprintf(folder + n, sizeof folder - n, "/%s", c->dir);
+    DT_TRY(dti_packet_put_text(p, n > 0 ? folder : c->dir));
+    return dti_packet_put_how(p, &c->how);
 }
 
 static dt_status load_on(dti_crew *c, const dt_served *m)
@@ -168,6 +247,7 @@ static dt_status load_on(dti_crew *c, const dt_served *m)
     DT_TRY_TO(done, st, dti_waiter_create(&by_default, 0, &t->waiter));
     t->waiter->progress = m->how.progress;
     t->waiter->progress_arg = m->how.progress_arg;
+    DT_TRY_TO(done, st, put_load(c, &t->packet));
     DT_TRY_TO(done, st, dti_ticket_queue(t));
     DT_TRY_TO(done, st, dti_ticket_wait(t));
 done:
@@ -371,6 +451,12 @@ dt_status dt_service_count(dt_served *m, dt_service_counts *out)
     if (c != NULL) {
         (void)pthread_mutex_lock(&c->lock);
         *out = c->counts;
+        if (c->workers != NULL) {
+            const dti_board *b = c->workers->board;
+            out->steps = atomic_load(&b->steps);
+            out->new_tokens = atomic_load(&b->new_tokens);
+            out->busy_s = (double)atomic_load(&b->busy_ns) * 1e-9;
+        }
         (void)pthread_mutex_unlock(&c->lock);
     }
     (void)pthread_mutex_unlock(&m->lock);

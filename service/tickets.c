@@ -7,6 +7,8 @@
 
 #include "base/numbers.h"
 #include "service/waiter.h"
+#include "service/worker.h"
+#include "service/workers.h"
 
 /* Milliseconds that ranks get to notice by themselves what ends a request or the crew. */
 enum { NOTICE = 1000 };
@@ -72,9 +74,11 @@ dt_status dti_ticket_queue(dt_ticket *t)
     DT_CHECK_TO(done, st, c->counts.queued < c->max_queued, DT_ERR_MEMORY,
                 "the queue is full: %lld requests wait", (long long)c->counts.queued);
     while (*at != NULL && (*at)->priority >= t->priority) at = &(*at)->next;
+    t->number = t->kind == DTI_TICKET_LOAD ? 0 : ++c->n_tickets;
+    if (c->workers != NULL) DT_TRY_TO(done, st, dti_workers_ask(c->workers, t));
     t->next = *at;
     *at = dti_ticket_retain(t);
-    t->number = t->kind == DTI_TICKET_LOAD ? 0 : ++c->n_tickets;
+    t->since_ns = dti_now_ns();
     c->counts.queued++;
     c->counts.prompt_tokens += t->n_prompt;
     (void)pthread_cond_broadcast(&c->changed);
@@ -114,6 +118,7 @@ void dti_ticket_finish_locked(dt_ticket *t, const dt_error *how)
     t->state = DT_TICKET_DONE;
     t->error = *how;
     if (t->kind != DTI_TICKET_LOAD) ++*counter_of(t->crew, t);
+    if (t->crew->host != NULL) dti_host_done(t->crew->host, t);
     (void)pthread_cond_broadcast(&t->changed);
 }
 
@@ -132,10 +137,23 @@ void dt_ticket_cancel(dt_ticket *t)
 
     if (t == NULL || t->kind == DTI_TICKET_LOAD) return;
     (void)pthread_mutex_lock(&t->crew->lock);
-    if (t->state != DT_TICKET_DONE) t->cancelled = true;
+    if (t->state != DT_TICKET_DONE) {
+        t->cancelled = true;
+        if (t->crew->workers != NULL) dti_workers_cancel(t->crew->workers, t);
+    }
     if (t->state == DT_TICKET_QUEUED) dti_ticket_finish_locked(t, &well);
-    (void)pthread_cond_broadcast(&t->crew->changed);
+    dti_crew_wake(t->crew);
     (void)pthread_mutex_unlock(&t->crew->lock);
+}
+
+int64_t dti_ticket_steps(const dt_ticket *t)
+{
+    const dti_workers *w = t->crew->workers;
+
+    for (int i = 0; w != NULL && i < DTI_MAX_RUNNING; i++)
+        if (atomic_load(&w->board->running[i].number) == t->number)
+            return atomic_load(&w->board->running[i].n_steps);
+    return t->n_steps;
 }
 
 dt_ticket_state dt_ticket_progress(const dt_ticket *t, int64_t *n)
@@ -148,7 +166,7 @@ dt_ticket_state dt_ticket_progress(const dt_ticket *t, int64_t *n)
     (void)pthread_mutex_lock(&t->crew->lock);
     state = t->state;
     for (const dt_ticket *q = t->crew->queue; q != NULL && q != t; q = q->next) before++;
-    if (n != NULL) *n = state == DT_TICKET_QUEUED ? before : t->n_steps;
+    if (n != NULL) *n = state == DT_TICKET_QUEUED ? before : dti_ticket_steps(t);
     (void)pthread_mutex_unlock(&t->crew->lock);
     return state;
 }
@@ -159,6 +177,7 @@ dt_status dti_ticket_tell(dt_ticket *t, const dti_event *head, const void *data)
 {
     dti_event *e;
 
+    if (t->crew->host != NULL) return dti_host_tell(t->crew->host, t, head, data);
     DT_TRY(dti_new(sizeof *e + head->n_bytes, &e));
     *e = *head;
     e->next = NULL;
@@ -180,16 +199,22 @@ static void end_late(dt_ticket *t)
 
     (void)snprintf(how.message, sizeof how.message,
                    "request %lld was not done by its deadline, after %lld steps (%s; rank 0: %s)",
-                   (long long)t->number, (long long)t->n_steps,
+                   (long long)t->number, (long long)dti_ticket_steps(t),
                    t->state == DT_TICKET_QUEUED ? "it had to wait" : "it was running",
                    dti_crew_busy_text(t->crew, 0, busy));
+    if (t->crew->workers != NULL) dti_workers_cancel(t->crew->workers, t);
     dti_ticket_finish_locked(t, &how);
 }
 
 static void end_silent(dti_crew *c, int64_t silent_ns)
 {
     dt_error why = { .code = DT_ERR_COMM, .rank = 0 };
+    const int stopped = c->workers != NULL ? dti_workers_find_stopped(c->workers, &why) : -1;
 
+    if (stopped >= 0) {
+        dti_crew_fail(c, stopped, &why);
+        return;
+    }
     (void)snprintf(why.message, sizeof why.message,
                    "it has shown no sign of life for %lld ms; if it is only slow, allow more "
                    "(dt_run_options.timeout_ms)",
@@ -215,7 +240,8 @@ static int64_t watch(dt_ticket *t)
         return dti_min(until, failed);
     }
     if (atomic_load(&c->views[0].doing) == DTI_DOING_NOTHING)
-        silent = dti_after(now, c->run.timeout_ms);
+        silent = dti_after(c->workers != NULL ? dti_max(beat, t->since_ns) : now,
+                           c->run.timeout_ms); /* a process may be stopped before it hears of it */
     if (silent != INT64_MAX) silent = dti_after(silent, NOTICE);
     if (now >= silent) end_silent(c, now - beat);
     return dti_min(until, dti_max(silent, dti_after(now, 1)));
