@@ -274,6 +274,7 @@ DT_TEST(requests, the_most_urgent_is_first_and_too_many_are_refused)
     run.n_ranks = 2;
     run.setup = add_wait;
     so.run = &run;
+    (void)served_place(&so, &run);
     so.max_queued = 3;
     so.max_running = 1;
     DT_ASSERT_OK(dt_service_start(&so, &s));

@@ -274,10 +274,12 @@ DT_TEST(service, a_start_names_the_rank_that_is_not_ready)
     run.n_ranks = 3;
     run.setup = refuse_on_rank_1;
     o.run = &run;
+    (void)served_place(&o, &run);
     DT_ASSERT_STATUS(dt_service_start(&o, &s), DT_ERR_UNSUPPORTED, "not here");
     DT_ASSERT(s == NULL);
     run.setup = sleep_on_rank_1;
     o.start_ms = 900;
+    (void)served_place(&o, &run);
     DT_ASSERT_STATUS(dt_service_start(&o, &s), DT_ERR_COMM, "ready after 900 ms: rank 1");
     DT_ASSERT(setenv("WORLD_SIZE", "2", 1) == 0 && setenv("RANK", "0", 1) == 0);
     DT_ASSERT_STATUS(dt_service_start(&o, &s), DT_ERR_UNSUPPORTED, "one of 2 processes");

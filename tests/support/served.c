@@ -4,6 +4,7 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void served_ask(served_request *a, int i)
@@ -80,6 +81,47 @@ const char *served_differs(const dt_generated *a, const dt_generated *b)
     return NULL;
 }
 
+/* --- processes --------------------------------------------------------------------------------
+ *
+ * A function's place in the program, which is elsewhere in memory each time, is said relative to
+ * another one. */
+
+typedef dt_status (*setup_fn)(dt_runtime *rt, void *arg);
+
+static const char setup_variable[] = "DTENSOR_TEST_SETUP";
+
+__attribute__((constructor)) static void serve_as_worker(void)
+{
+    const char *text = getenv(setup_variable);
+    const intptr_t far = text != NULL ? (intptr_t)strtoll(text, NULL, 10) : 0;
+    setup_fn setup = NULL;
+    int ended;
+
+    if (far != 0) setup = (setup_fn)((intptr_t)served_as_processes + far);
+    ended = dt_service_work(setup, NULL);
+    if (ended >= 0) exit(ended);
+}
+
+void served_as_processes(dt_service_options *o, const dt_run_options *run, int processes)
+{
+    char text[32];
+
+    o->processes = processes;
+    o->worker = "/proc/self/exe";
+    (void)snprintf(text, sizeof text, "%lld",
+                   run->setup != NULL
+                       ? (long long)((intptr_t)run->setup - (intptr_t)served_as_processes)
+                       : 0LL);
+    (void)setenv(setup_variable, text, 1);
+}
+
+bool served_place(dt_service_options *o, const dt_run_options *run)
+{
+    if (getenv("DTENSOR_TEST_PROCESSES") == NULL) return false;
+    served_as_processes(o, run, run->n_ranks);
+    return true;
+}
+
 dt_service *served_start(int n_ranks, int64_t timeout_ms,
                          dt_status (*setup)(dt_runtime *rt, void *arg))
 {
@@ -91,6 +133,7 @@ dt_service *served_start(int n_ranks, int64_t timeout_ms,
     run.timeout_ms = timeout_ms;
     run.setup = setup;
     o.run = &run;
+    (void)served_place(&o, &run);
     DT_ASSERT_OK(dt_service_start(&o, &s));
     return s;
 }

@@ -30,6 +30,13 @@ void served_free(served_request *a, int n);
 /* NULL, or what differs. */
 const char *served_differs(const dt_generated *a, const dt_generated *b);
 
+/* Where DTENSOR_TEST_PROCESSES is set each rank of a service becomes a process, which is this
+ * program once more; `run` is what o->run points to. False: ranks are threads. */
+bool served_place(dt_service_options *o, const dt_run_options *run);
+
+/* The same, wherever it is not set. */
+void served_as_processes(dt_service_options *o, const dt_run_options *run, int processes);
+
 /* n ranks of one thread, not bound; collectives wait for timeout_ms. */
 dt_service *served_start(int n_ranks, int64_t timeout_ms,
                          dt_status (*setup)(dt_runtime *rt, void *arg));
