@@ -1,332 +1,227 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Passes over rows of several sequences whose keys lie in blocks: whatever is read together, in
- * whatever chunks and blocks, a token's logits are the bits of its sequence alone. */
+ * whatever chunks and blocks, a token's logits are the bits of its sequence alone. What cannot be
+ * run so is refused, and memory is what was said. */
 #include <stdio.h>
 #include <string.h>
 
-#include "base/dtype.h"
-#include "base/memory.h"
-#include "base/numbers.h"
-#include "dtensor/host.h"
-#include "dtensor/kernels/cpu/cpu.h"
+#include "dtensor/device/device.h"
 #include "models/model.h"
 #include "models/run/ragged.h"
-#include "tests/support/golden.h"
-
-enum { N = 6, MOST_BLOCKS = 3, MOST = MOST_BLOCKS * DTI_BLOCK_TOKENS, ROWS = 80, REPLICAS = 2 };
-
-typedef struct ragged_case {
-    const char *fixture, *mesh, *weights, *isa;
-    dt_dtype dtype;
-    int64_t longest; /* where the model has no positions beyond its own; 0: MOST */
-    int64_t window;  /* of all layers: blocks that it has left behind are given to others */
-} ragged_case;
-
-/* A sequence that is read: the logits that it has alone, and where its keys lie. */
-typedef struct reader {
-    int64_t length, done, chunk; /* tokens; read; of this pass, not given a row yet */
-    float *alone;                /* [length, vocab] */
-    int32_t blocks[MOST_BLOCKS];
-} reader;
-
-typedef struct scene {
-    dt_model *m;
-    dti_kv_pool *pool;
-    dt_tape *tape;
-    const ragged_case *c;
-    int64_t vocab, replicas, n_blocks;
-    reader readers[N];
-    bool used[REPLICAS][N * MOST_BLOCKS + 1]; /* blocks */
-    uint64_t random;
-} scene;
-
-/* The same numbers on every rank. */
-static int64_t draw(scene *s, int64_t n)
-{
-    s->random = s->random * 6364136223846793005u + 1442695040888963407u;
-    return (int64_t)((s->random >> 33) % (uint64_t)n);
-}
-
-/* Sequences 4 and 5 have the tokens of 3, as far as they go. */
-static int32_t id_of(const scene *s, int64_t i, int64_t t)
-{
-    const int64_t like = i > 3 ? 3 : i;
-
-    return (int32_t)((3 + 7 * t + 11 * like + t * t % 5) % s->vocab);
-}
-
-/* Rows of logits [n, 1, vocab] or [1, n, vocab], as bits of f32. */
-static dt_status read_logits(dt_tensor *logits, float *out)
-{
-    DT_HELD(tensor) *full = NULL;
-    dti_host host;
-
-    DT_TRY(dt_full_tensor(logits, &full));
-    DT_TRY(dti_host_open(full, DTI_HOST_READS, &host));
-    dti_convert(out, DT_F32, host.local.data, dt_tensor_dtype(full), dti_local_count(&host.local));
-    return dti_host_close(&host, DT_OK);
-}
-
-static dt_status read_alone(scene *s, int64_t i)
-{
-    reader *r = &s->readers[i];
-    DT_HELD(state) *state = NULL;
-    int32_t ids[MOST];
-    dt_tensor *logits;
-
-    for (int64_t t = 0; t < r->length; t++) ids[t] = id_of(s, i, t);
-    DT_TRY(dti_alloc_array((size_t)(r->length * s->vocab), sizeof *r->alone, (void **)&r->alone));
-    DT_TRY(dt_state_create(s->m, 1, r->length, &state));
-    dt_tape_reset(s->tape);
-    logits = dt_model_forward(s->tape, s->m, state, ids, r->length, DT_LOGITS_ALL);
-    DT_TRY(dt_tape_status(s->tape));
-    return read_logits(logits, r->alone);
-}
-
-/* --- blocks ----------------------------------------------------------------------------------- */
-
-static int32_t take_block(scene *s, int64_t replica)
-{
-    int64_t b = draw(s, s->n_blocks);
-
-    while (s->used[replica][b]) b = (b + 1) % s->n_blocks;
-    s->used[replica][b] = true;
-    return (int32_t)b;
-}
-
-static bool is_shared(const scene *s, int64_t i, int64_t k)
-{
-    for (int64_t j = 0; j < N; j++)
-        if (j != i && j % s->replicas == i % s->replicas &&
-            s->readers[j].blocks[k] == s->readers[i].blocks[k])
-            return true;
-    return false;
-}
-
-/* Blocks for what is read next; those that no window reaches go; sometimes one moves. */
-static dt_status settle_blocks(scene *s, int64_t i)
-{
-    reader *r = &s->readers[i];
-    const int64_t replica = i % s->replicas, last = r->done / DTI_BLOCK_TOKENS;
-    const int64_t seen = s->c->window > 0 ? r->done + 1 - s->c->window : 0;
-
-    for (int64_t k = 0; k < MOST_BLOCKS; k++)
-        if (r->blocks[k] >= 0 && (k + 1) * DTI_BLOCK_TOKENS <= seen && !is_shared(s, i, k)) {
-            s->used[replica][r->blocks[k]] = false;
-            r->blocks[k] = -1;
-        }
-    for (int64_t k = last; k * DTI_BLOCK_TOKENS < r->done + r->chunk; k++)
-        if (r->blocks[k] < 0) r->blocks[k] = take_block(s, replica);
-    if (is_shared(s, i, last) || draw(s, 4) == 0) { /* a copy of its own */
-        const int32_t old = r->blocks[last];
-        const bool shared = is_shared(s, i, last);
-        r->blocks[last] = take_block(s, replica);
-        DT_TRY(dti_kv_pool_copy_block(s->pool, replica, old, r->blocks[last]));
-        s->used[replica][old] = shared;
-    }
-    return DT_OK;
-}
-
-/* A sequence that has not begun takes over what another one has read of the same tokens. */
-static void share_prefix(scene *s, int64_t i)
-{
-    reader *r = &s->readers[i], *from = &s->readers[3];
-
-    if (i <= 3 || r->done > 0 || i % s->replicas != 3 % s->replicas || s->c->window > 0) return;
-    r->done = dti_min(dti_min(from->done, r->length - 1), 200);
-    for (int64_t k = 0; k * DTI_BLOCK_TOKENS < r->done; k++) r->blocks[k] = from->blocks[k];
-}
-
-/* --- passes ----------------------------------------------------------------------------------- */
-
-typedef struct pass_rows {
-    int32_t ids[REPLICAS * ROWS], positions[REPLICAS * ROWS], sequence[REPLICAS * ROWS];
-    int32_t table[REPLICAS * N * MOST_BLOCKS], out[REPLICAS * ROWS];
-    dti_ragged call;
-} pass_rows;
-
-/* Some of the sequences of a replica, at most ROWS tokens of all, cut and mixed at random. */
-static dt_status fill_replica(scene *s, int64_t replica, pass_rows *p)
-{
-    const int64_t base = replica * p->call.n_rows;
-    int64_t n = 0, left = 0, rows = p->call.n_rows;
-
-    for (int64_t i = replica; i < N; i += s->replicas) {
-        reader *r = &s->readers[i];
-        const int64_t most = dti_min(r->length - r->done, rows - left);
-        r->chunk = most <= 0 || draw(s, 3) == 0 ? 0 : draw(s, 2) == 0 ? 1 : 1 + draw(s, most);
-        left += r->chunk;
-        if (r->chunk == 0) continue;
-        share_prefix(s, i);
-        r->chunk = dti_min(r->chunk, r->length - r->done);
-        DT_TRY(settle_blocks(s, i));
-    }
-    for (int64_t i = replica; i < N; i += s->replicas)
-        memcpy(p->table + (replica * N + i / s->replicas) * MOST_BLOCKS, s->readers[i].blocks,
-               sizeof s->readers[i].blocks);
-    while (n < rows) {
-        const int64_t i = replica + draw(s, N / s->replicas) * s->replicas;
-        reader *r = &s->readers[i];
-        int64_t together = 1 + draw(s, 40);
-        left = 0;
-        for (int64_t j = replica; j < N; j += s->replicas) left += s->readers[j].chunk;
-        if (left == 0 || draw(s, 8) == 0) { /* padding, as long as there is room for all */
-            if (n + left < rows) p->sequence[base + n++] = -1;
-            if (left == 0) continue;
-        }
-        for (; together > 0 && r->chunk > 0 && n < rows; together--, r->chunk--, r->done++, n++) {
-            p->ids[base + n] = id_of(s, i, r->done);
-            p->positions[base + n] = (int32_t)r->done;
-            p->sequence[base + n] = (int32_t)(i / s->replicas);
-        }
-    }
-    return DT_OK;
-}
-
-/* Logits of all rows, of some in any order, or of none. */
-static void choose_rows(scene *s, pass_rows *p)
-{
-    const int64_t n = p->call.n_rows, how = draw(s, 8);
-
-    p->call.n_out = how == 0 ? 0 : how < 5 ? n : 1 + draw(s, n);
-    for (int64_t i = 0; i < s->replicas * p->call.n_out; i++)
-        p->out[i] = how < 4 ? (int32_t)(i % n) : (int32_t)draw(s, n + 1) - 1;
-}
-
-static dt_status compare(scene *s, const pass_rows *p, dt_tensor *logits, int64_t *compared)
-{
-    const int64_t n = s->replicas * p->call.n_out;
-    DT_FREED float *got = NULL;
-
-    DT_EXPECT((logits == NULL) == (n == 0), "logits where they are wanted");
-    if (n == 0) return DT_OK;
-    DT_EXPECT(dt_tensor_extent(logits, 0) == n && dt_tensor_extent(logits, 1) == 1, "shape");
-    DT_TRY(dti_alloc_array((size_t)(n * s->vocab), sizeof *got, (void **)&got));
-    DT_TRY(read_logits(logits, got));
-    for (int64_t o = 0; o < n; o++) {
-        const int64_t replica = o / p->call.n_out, row = replica * p->call.n_rows + p->out[o];
-        int64_t i, t;
-        if (p->out[o] < 0 || p->sequence[row] < 0) continue;
-        i = p->sequence[row] * s->replicas + replica;
-        t = p->positions[row];
-        DT_EXPECT(memcmp(got + o * s->vocab, s->readers[i].alone + t * s->vocab,
-                         (size_t)s->vocab * sizeof *got) == 0,
-                  "token %lld of sequence %lld, row %d of %lld, has other logits than alone",
-                  (long long)t, (long long)i, p->out[o], (long long)p->call.n_rows);
-        ++*compared;
-    }
-    return DT_OK;
-}
-
-static dt_status step(scene *s, int64_t *compared)
-{
-    pass_rows p = { .call = { .n_rows = draw(s, 4) == 0 ? ROWS : 1 + draw(s, 20),
-                              .n_sequences = N,
-                              .max_blocks = MOST_BLOCKS } };
-    dt_tensor *logits;
-
-    memset(p.table, 0xff, sizeof p.table);
-    for (int64_t r = 0; r < s->replicas; r++) DT_TRY(fill_replica(s, r, &p));
-    choose_rows(s, &p);
-    p.call.ids = p.ids;
-    p.call.positions = p.positions;
-    p.call.sequence = p.sequence;
-    p.call.table = p.table;
-    p.call.out_rows = p.out;
-    dt_tape_reset(s->tape);
-    logits = dti_ragged_pass(s->tape, s->m, s->pool, &p.call);
-    DT_TRY(dt_tape_status(s->tape));
-    return compare(s, &p, logits, compared);
-}
-
-static bool is_done(const scene *s)
-{
-    for (int64_t i = 0; i < N; i++)
-        if (s->readers[i].done < s->readers[i].length) return false;
-    return true;
-}
-
-static dt_status run_scene(scene *s)
-{
-    static const int64_t lengths[N] = { 1, 37, 140, 300, 250, 129 };
-    const int64_t longest = s->c->longest > 0 ? s->c->longest : MOST;
-    int64_t compared = 0;
-
-    s->m->info.max_positions = longest;
-    for (int64_t i = 0; i < N; i++) {
-        s->readers[i].length = dti_min(lengths[i], longest);
-        memset(s->readers[i].blocks, 0xff, sizeof s->readers[i].blocks);
-        DT_TRY(read_alone(s, i));
-    }
-    for (int64_t r = 0; r < s->replicas; r++) s->used[r][s->n_blocks - 1] = true; /* not ours */
-    while (!is_done(s)) DT_TRY(step(s, &compared));
-    DT_EXPECT(compared > 100, "%lld tokens were compared", (long long)compared);
-    return DT_OK;
-}
-
-static dt_status on_mesh(dt_mesh *mesh, const void *arg)
-{
-    dt_load_options options = DT_LOAD_OPTIONS_INIT;
-    const ragged_case *c = arg;
-    char folder[DT_TEST_PATH_BYTES];
-    DT_FREED scene *s = NULL;
-    dt_status st = DT_OK;
-
-    options.keep_dtype = false;
-    options.dtype = c->dtype;
-    options.weights = c->weights;
-    if (dt_mesh_find_dim(mesh, "pp") >= 0) options.stage_dim = "pp";
-    if (dt_mesh_find_dim(mesh, "dp_shard") >= 0) options.fully_shard = "dp_shard";
-    DT_TRY(dti_new(sizeof *s, &s));
-    s->c = c;
-    s->random = 7;
-    s->n_blocks = N * MOST_BLOCKS + 1;
-    DT_TRY_TO(done, st,
-              dt_model_load(mesh, dt_test_source_path(folder, "tests/golden/%s", c->fixture),
-                            &options, &s->m));
-    s->vocab = s->m->info.vocab_size;
-    s->replicas = dti_ragged_replicas(s->m);
-    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &s->tape));
-    DT_TRY_TO(done, st, dti_kv_pool_create(s->m, 1, &s->pool));
-    DT_TRY_TO(done, st, dti_kv_pool_resize(s->pool, s->n_blocks));
-    DT_TRY_TO(done, st, run_scene(s));
-done:
-    for (int i = 0; i < N; i++) dti_free(s->readers[i].alone);
-    dt_tape_release(&s->tape);
-    dti_kv_pool_release(&s->pool);
-    dt_model_release(&s->m);
-    return st;
-}
-
-static void check(const ragged_case *c)
-{
-    dt_run_options options = DT_TEST_RUN_OPTIONS;
-    dt_status st;
-
-    if (c->isa != NULL) options.isa = c->isa;
-    st = dt_test_run(&options, c->mesh, on_mesh, c);
-    if (st != DT_OK)
-        dti_error_prefix("%s, %s, %s, %s, %s", c->fixture, c->mesh, dt_dtype_name(c->dtype),
-                         c->weights != NULL ? c->weights : "as they are",
-                         c->isa != NULL ? c->isa : "auto");
-    DT_ASSERT_OK(st);
-}
+#include "tests/support/dt_test.h"
+#include "tests/support/ragged_scene.h"
 
 DT_TEST(ragged, a_token_has_the_bits_that_it_has_alone)
 {
     static const ragged_case cases[] = {
-        { "llama/uneven", "tp=1", NULL, NULL, DT_F32, 0, 0 },
-        { "llama/uneven", "tp=2", NULL, NULL, DT_BF16, 0, 0 },
-        { "phi3/base", "tp=1", NULL, NULL, DT_BF16, 0, 8 },
-        { "gemma3/uneven", "tp=3", NULL, NULL, DT_BF16, 0, 0 },
-        { "gpt_neo/uneven", "tp=2", NULL, NULL, DT_F32, 64, 0 },
-        { "qwen3_moe/uneven", "tp=4", NULL, NULL, DT_BF16, 0, 0 },
-        { "llama/tied", "tp=2", "int4", NULL, DT_BF16, 0, 0 },
-        { "qwen3/uneven", "pp=2", NULL, NULL, DT_BF16, 0, 0 },
-        { "gemma2/uneven", "dp=2", NULL, NULL, DT_F32, 0, 0 },
-        { "mixtral/base", "dp=2,tp=2", "int8", NULL, DT_F32, 0, 0 },
+        { "llama/uneven", "tp=1", NULL, NULL, DT_F32, 0, 0, 0 },
+        { "llama/uneven", "tp=2", NULL, NULL, DT_BF16, 0, 0, 0 },
+        { "phi3/base", "tp=1", NULL, NULL, DT_BF16, 0, 8, 0 },
+        { "gemma3/uneven", "tp=3", NULL, NULL, DT_BF16, 0, 0, 0 },
+        { "gpt_neo/uneven", "tp=2", NULL, NULL, DT_F32, 64, 0, 0 },
+        { "qwen3_moe/uneven", "tp=4", NULL, NULL, DT_BF16, 0, 0, 0 },
+        { "llama/tied", "tp=2", "int4", NULL, DT_BF16, 0, 0, 0 },
+        { "qwen3/uneven", "pp=2", NULL, NULL, DT_BF16, 0, 0, 0 },
+        { "gemma2/uneven", "dp=2", NULL, NULL, DT_F32, 0, 0, 0 },
+        { "mixtral/base", "dp=2,tp=2", "int8", NULL, DT_F32, 0, 0, 0 },
     };
 
-    for (size_t i = 0; i < DT_COUNT(cases); i++) check(&cases[i]);
+    for (size_t i = 0; i < DT_COUNT(cases); i++) ragged_check(&cases[i], NULL);
+}
+
+/* --- what is refused -------------------------------------------------------------------------- */
+
+enum { ROWS = 4, SEQUENCES = 2, MAX_BLOCKS = 2 };
+
+/* A pass that is right, and what is made wrong in it. */
+typedef struct small_pass {
+    int32_t ids[ROWS], positions[ROWS], sequence[ROWS], table[SEQUENCES * MAX_BLOCKS], out[2];
+    dti_ragged call;
+} small_pass;
+
+static void right_pass(small_pass *p)
+{
+    *p = (small_pass){ .ids = { 5, 6, 7, 0 },
+                       .positions = { 0, 1, 0, 0 },
+                       .sequence = { 0, 0, 1, -1 },
+                       .table = { 2, -1, 0, -1 },
+                       .out = { 1, 2 } };
+    p->call = (dti_ragged){ .n_rows = ROWS,
+                            .ids = p->ids,
+                            .positions = p->positions,
+                            .sequence = p->sequence,
+                            .n_sequences = SEQUENCES,
+                            .max_blocks = MAX_BLOCKS,
+                            .table = p->table,
+                            .n_out = 2,
+                            .out_rows = p->out };
+}
+
+typedef struct wrong_value {
+    size_t at; /* in small_pass */
+    int32_t value;
+    const char *message;
+} wrong_value;
+
+#define AT(field, i) (offsetof(small_pass, field) + (i) * sizeof(int32_t))
+static const wrong_value wrong_values[] = {
+    { AT(ids, 1), 257, "token id 257 in row 1 is outside the vocabulary" },
+    { AT(ids, 3), -1, "token id -1 in row 3" },
+    { AT(positions, 2), 128, "row 2 has position 128; the model and the table have 0 to 127" },
+    { AT(positions, 2), -1, "row 2 has position -1" },
+    { AT(positions, 1), 0, "rows of a sequence come in order, each once" },
+    { AT(sequence, 0), 2, "row 0 is of sequence 2; there are 0 to 1" },
+    { AT(sequence, 0), -2, "row 0 is of sequence -2" },
+    { AT(table, 0), -1, "row 0 writes position 0 of sequence 0, which no block is for" },
+    { AT(table, 3), 3, "block 3 of sequence 1; the pool has 0 to 2" },
+    { AT(table, 3), -2, "block -2 of sequence 1" },
+    { AT(table, 3), 2, "block 2 is written by sequence 0, and sequence 1 has it too" },
+    { AT(table, 2), 2, "and sequence 0 has it too: it needs a copy of its own" },
+    { AT(out, 1), 4, "logits are wanted of row 4; there are 0 to 3" },
+    { AT(out, 0), -2, "logits are wanted of row -2" },
+};
+
+static dt_status load(dt_mesh *mesh, const char *fixture, dt_model **out)
+{
+    char folder[DT_TEST_PATH_BYTES];
+
+    return dt_model_load(mesh, dt_test_source_path(folder, "tests/golden/%s", fixture), NULL, out);
+}
+
+static dt_status refuse_passes(dt_mesh *mesh, const void *arg)
+{
+    dt_model *m = NULL;
+    dti_kv_pool *pool = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+    small_pass p;
+
+    (void)arg;
+    DT_TRY_TO(done, st, load(mesh, "llama/uneven", &m));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dti_kv_pool_create(m, 3, &pool));
+    for (size_t i = 0; i < DT_COUNT(wrong_values); i++) {
+        const wrong_value *w = &wrong_values[i];
+        right_pass(&p);
+        memcpy((char *)&p + w->at, &w->value, sizeof w->value);
+        dt_tape_reset(t);
+        DT_EXPECT_TO(done, st, dti_ragged_pass(t, m, pool, &p.call) == NULL, "case %zu", i);
+        DT_EXPECT_TO(done, st,
+                     dt_tape_status(t) == DT_ERR_ARG &&
+                         strstr(dt_last_error()->message, w->message) != NULL,
+                     "case %zu: %s", i, dt_last_error()->message);
+    }
+    right_pass(&p);
+    p.call.table = NULL;
+    dt_tape_reset(t);
+    DT_EXPECT_TO(done, st, dti_ragged_pass(t, m, pool, &p.call) == NULL, "no table");
+    right_pass(&p); /* and what is right goes on */
+    dt_tape_reset(t);
+    DT_EXPECT_TO(done, st, dti_ragged_pass(t, m, pool, &p.call) != NULL, "%s",
+                 dt_last_error()->message);
+    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dti_kv_pool_copy_block(pool, 0, 0, 3),
+                               DT_ERR_ARG, "block 3 would become a copy of 0");
+    if (st == DT_OK)
+        st = dt_test_expect_status(__func__, __FILE__, __LINE__,
+                                   dti_kv_pool_copy_block(pool, 1, 0, 1), DT_ERR_ARG,
+                                   "replica 1; there are 1");
+done:
+    dti_kv_pool_release(&pool);
+    dt_tape_release(&t);
+    dt_model_release(&m);
+    return st;
+}
+
+DT_TEST(ragged, what_is_wrong_with_a_pass_is_said_before_anything_is_written)
+{
+    dt_test_on_ranks("tp=1", refuse_passes, NULL);
+    dt_test_on_ranks("tp=2", refuse_passes, NULL);
+}
+
+static dt_status refuse_model(dt_mesh *mesh, const void *arg)
+{
+    dti_kv_pool *pool = NULL;
+    DT_HELD(model) *m = NULL;
+
+    DT_TRY(load(mesh, arg, &m));
+    DT_EXPECT_STATUS(dti_ragged_check(m), DT_ERR_UNSUPPORTED, "cannot lie in blocks");
+    DT_EXPECT_STATUS(dti_kv_pool_create(m, 3, &pool), DT_ERR_UNSUPPORTED, "rotates positions");
+    DT_EXPECT(pool == NULL, "none");
+    return DT_OK;
+}
+
+DT_TEST(ragged, models_whose_keys_change_with_the_length_are_refused)
+{
+    dt_test_on_ranks("tp=1", refuse_model, "phi3/longrope");
+    dt_test_on_ranks("tp=1", refuse_model, "qwen2/dynamic");
+}
+
+/* --- what is held ----------------------------------------------------------------------------- */
+
+static dt_status caches_of(dt_runtime *rt, int64_t *bytes)
+{
+    dti_device *device;
+
+    DT_TRY(dti_device_of(rt, &device));
+    *bytes = (int64_t)dti_memory_of_kind(device->memory, DTI_KIND_CACHES);
+    return DT_OK;
+}
+
+/* Bytes of a block on this rank; *of_dry: those that a dry model says. */
+static dt_status predict(dt_mesh *mesh, const char *spec, int64_t *of_dry)
+{
+    dt_run_options run = DT_RUN_OPTIONS_INIT;
+    dt_runtime *rt = NULL, *whole = dt_mesh_runtime(mesh);
+    dti_kv_pool *pool = NULL;
+    dt_mesh *dry = NULL;
+    dt_model *m = NULL;
+    dt_status st = DT_OK;
+    int64_t held;
+
+    run.n_ranks = dt_mesh_n_ranks(mesh);
+    DT_TRY_TO(done, st, dt_runtime_create_dry(&run, dt_runtime_rank(whole), whole, &rt));
+    DT_TRY_TO(done, st, dt_mesh_create(rt, spec, &dry));
+    DT_TRY_TO(done, st, load(dry, "qwen3/uneven", &m));
+    DT_TRY_TO(done, st, dti_kv_pool_create(m, 1, &pool));
+    DT_TRY_TO(done, st, dti_kv_pool_resize(pool, 1000));
+    *of_dry = dti_kv_pool_block_bytes(pool);
+    DT_TRY_TO(done, st, caches_of(rt, &held));
+    DT_EXPECT_TO(done, st, held >= 1000 * *of_dry, "%lld bytes of caches", (long long)held);
+done:
+    dti_kv_pool_release(&pool);
+    dt_model_release(&m);
+    dt_mesh_release(&dry);
+    dt_runtime_release_dry(&rt);
+    return st;
+}
+
+static dt_status hold(dt_mesh *mesh, const void *arg)
+{
+    dti_kv_pool *pool = NULL;
+    DT_HELD(model) *m = NULL;
+    int64_t of_dry = 0, before, held, after;
+
+    DT_TRY(predict(mesh, arg, &of_dry));
+    DT_TRY(load(mesh, "qwen3/uneven", &m));
+    DT_TRY(caches_of(dt_mesh_runtime(mesh), &before));
+    DT_TRY(dti_kv_pool_create(m, 40, &pool));
+    DT_TRY(caches_of(dt_mesh_runtime(mesh), &held));
+    DT_EXPECT_EQ_INT(dti_kv_pool_block_bytes(pool), of_dry);
+    DT_EXPECT_EQ_INT(dti_kv_pool_n_blocks(pool), 40);
+    /* pieces are rounded to lines, of keys and of values of each layer */
+    DT_EXPECT(held - before >= 40 * of_dry && held - before <= 40 * of_dry + 6 * 256,
+              "%lld bytes of caches, not %lld", (long long)(held - before),
+              (long long)(40 * of_dry));
+    dti_kv_pool_release(&pool);
+    DT_TRY(caches_of(dt_mesh_runtime(mesh), &after));
+    DT_EXPECT_EQ_INT(after, before);
+    return DT_OK;
+}
+
+DT_TEST(ragged, a_pool_takes_what_a_dry_one_says)
+{
+    static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "dp=2", "dp=2,tp=2" };
+
+    for (size_t i = 0; i < DT_COUNT(meshes); i++) dt_test_on_ranks(meshes[i], hold, meshes[i]);
 }
