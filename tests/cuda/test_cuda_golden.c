@@ -6,6 +6,7 @@
 
 #include "tests/support/cuda.h"
 #include "tests/support/golden.h"
+#include "tests/support/ragged_scene.h"
 
 static void check(const char *fixture, const char *mesh, dt_dtype dtype, int n_greedy)
 {
@@ -83,4 +84,18 @@ DT_TEST(cuda_golden, every_family_on_every_mesh)
             check(fixtures[f], meshes[m], DT_F32, DT_GOLDEN_GREEDY);
             if (m % 2 == 0) check(fixtures[f], meshes[m], DT_BF16, 0);
         }
+}
+
+/* Whatever is read together has the logits that it has alone: by other kernels, which round
+ * elsewhere. */
+DT_TEST(cuda_golden, ragged_passes)
+{
+    dt_run_options options = dt_test_cuda_options();
+
+    ragged_check(&(ragged_case){ .fixture = "llama/uneven",
+                                 .mesh = "tp=1",
+                                 .dtype = DT_F32,
+                                 .longest = 64,
+                                 .tolerance = 2e-5 },
+                 &options);
 }

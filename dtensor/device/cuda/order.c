@@ -64,6 +64,12 @@ static int tell_fault(dti_cuda *c)
         return dti_cuda_fail("attention: segment %lld is followed by %lld: documents lie one after "
                              "the other, their numbers do not fall",
                              found.value, found.limit);
+    case DTI_CUDA_BAD_SEQUENCE:
+        return dti_cuda_fail("a row of sequence %lld, but this rank's table has %lld", found.value,
+                             found.limit);
+    case DTI_CUDA_BAD_BLOCK:
+        return dti_cuda_fail("keys in block %lld of this rank's pool, which has %lld", found.value,
+                             found.limit);
     case DTI_CUDA_LATE_RANK:
         return dti_cuda_fail("kernel %lld of those that wait for other ranks has waited %lld ms "
                              "for rank %lld, which did not come",

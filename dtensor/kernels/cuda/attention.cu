@@ -186,8 +186,9 @@ bool aligned(const void *p)
 
 } // namespace
 
-extern "C" int dti_attention_unpack(dti_cuda *c, const dt_kargs *args, int first, int positions,
-                                    dti_attention_call *a, const int32_t **segments)
+/* A call whose q, k and v are operands first to first + 2 and whose extras are from `extras` on. */
+static int unpack(dti_cuda *c, const dt_kargs *args, int first, int positions, int extras,
+                  dti_attention_call *a, const int32_t **segments)
 {
     const dt_local *q = &args->in[first], *k = q + 1, *v = q + 2;
     const dti_attention_attr *attr = static_cast<const dti_attention_attr *>(args->attr);
@@ -212,10 +213,16 @@ extern "C" int dti_attention_unpack(dti_cuda *c, const dt_kargs *args, int first
     a->b_offset = q->offset[0];
     a->all_heads = attr->n_heads;
     a->fault = c->fault;
-    find_extras(a, args, positions + 1, first > 0, segments);
+    find_extras(a, args, extras, first > 0, segments);
     if (check_sizes(a, q->shape[3]) != 0 || find_heads(a, q->offset[2], k->offset[2]) != 0)
         return -1;
     return 1;
+}
+
+extern "C" int dti_attention_unpack(dti_cuda *c, const dt_kargs *args, int first, int positions,
+                                    dti_attention_call *a, const int32_t **segments)
+{
+    return unpack(c, args, first, positions, positions + 1, a, segments);
 }
 
 extern "C" int dti_attention_cuda(dti_cuda *c, const dt_kargs *args)
@@ -236,6 +243,31 @@ extern "C" int dti_attention_cuda(dti_cuda *c, const dt_kargs *args)
                           choose(&a, pieces));
 #endif
     return run(c, &a, dtype, choose(&a, pieces), 0);
+}
+
+/* q [N, 1, H, e], K pool, V pool [n, S, Kv, e], positions, sequence [N, 1], table [M, C], then bias
+ * and sinks: each row by the plain kernel, which finds its keys one by one. */
+extern "C" int dti_attention_paged_cuda(dti_cuda *c, const dt_kargs *args)
+{
+    const dt_local *pool = &args->in[1], *table = &args->in[5];
+    const int32_t *segments;
+    dti_attention_call a;
+    const int there = unpack(c, args, 0, 3, 6, &a, &segments);
+
+    if (there <= 0) return there;
+    a.y = args->out[0].data;
+    a.sequence = static_cast<const int32_t *>(args->in[4].data);
+    a.table = static_cast<const int32_t *>(table->data);
+    a.n_sequences = table->shape[0];
+    a.first_sequence = table->offset[0];
+    a.max_blocks = table->shape[1];
+    a.n_pool_blocks = pool->shape[0];
+    a.first_block = pool->offset[0];
+    a.block_keys = pool->shape[1];
+    a.n_keys = a.max_blocks * a.block_keys;
+    a.has_extras = true;
+    if (check_sizes(&a, a.width) != 0) return -1;
+    return run(c, &a, (int)args->in[0].dtype, choose(&a, false), 0);
 }
 
 /* Keys are one part, so that what queries see is all that the scratch memory holds. */

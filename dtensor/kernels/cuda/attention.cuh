@@ -53,6 +53,11 @@ typedef struct dti_attention_call {
     float plain_scale, soft_cap; /* scale without log2 e */
     const void *bias, *sinks;    /* bias [B or 1, H or 1, T or 1, S]; sinks [H] */
     int64_t bias_step[3];        /* elements to its next batch row, head, token; or 0 */
+    /* Keys in blocks of a pool, an extra too: a batch row is one token, of a sequence whose blocks
+     * the table has. */
+    const int32_t *sequence, *table; /* [B], [sequences, max_blocks]; NULL: they lie together */
+    int64_t n_sequences, max_blocks, block_keys, n_pool_blocks;
+    int64_t first_sequence, first_block; /* of this rank */
     /* What training has, an extra too. */
     const dti_key_range *seen; /* [B, T]: what queries see; NULL: as positions say */
     float *lse;                /* [B, T, H], or NULL */
@@ -116,6 +121,29 @@ static __device__ inline int64_t dti_attention_at(const dti_attention_call &a,
     return ((r.b * a.n_tokens + t) * a.n_heads + h) * a.width;
 }
 
+/* The blocks of the sequence of batch row b; NULL if it is of none. */
+static __device__ inline const int32_t *dti_attention_blocks(const dti_attention_call &a, int64_t b)
+{
+    const int64_t at = a.sequence[b] - a.first_sequence;
+
+    if (a.sequence[b] < 0) return NULL;
+    if (at >= 0 && at < a.n_sequences) return a.table + at * a.max_blocks;
+    dti_report(a.fault, DTI_CUDA_BAD_SEQUENCE, at, a.n_sequences);
+    return NULL;
+}
+
+/* Where a key of such blocks lies in k and v, in elements; below 0 if it lies nowhere. */
+static __device__ inline int64_t
+dti_attention_paged_at(const dti_attention_call &a, const int32_t *blocks, int64_t kv, int64_t key)
+{
+    const int64_t block = blocks[key / a.block_keys] - a.first_block;
+
+    if (block >= 0 && block < a.n_pool_blocks)
+        return ((block * a.block_keys + key % a.block_keys) * a.n_kv + kv) * a.width;
+    dti_report(a.fault, DTI_CUDA_BAD_BLOCK, block, a.n_pool_blocks);
+    return -1;
+}
+
 /* Where key 0 lies in k and v; the next one is n_kv * width elements further. */
 static __device__ inline int64_t dti_attention_key_at(const dti_attention_call &a,
                                                       const dti_attention_rows &r)
@@ -141,6 +169,7 @@ static __device__ inline void dti_attention_keys(const dti_attention_call &a,
     *first = INT32_MAX;
     *last = -1;
     if (row >= r.n) return;
+    if (a.table != NULL && dti_attention_blocks(a, r.b) == NULL) return;
     position = a.positions[r.b * a.n_tokens + row / r.n_heads];
     if (position < 0 || position >= a.n_keys) {
         dti_report(a.fault, DTI_CUDA_BAD_POSITION, position, a.n_keys);

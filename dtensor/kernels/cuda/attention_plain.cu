@@ -99,10 +99,15 @@ __device__ inline void walk(softmax_state &state, block_memory &m, const dti_att
     for (int key = lo; key <= hi; key += KEYS) {
         float s[MINE] = {}, slope;
         const int n = hi + 1 - key;
-        dti_attention_load_keys<T>(k, static_cast<const T *>(a.k) + at + key * stride, stride, KEYS,
-                                   n, a.width);
-        dti_attention_load_keys<T>(v, static_cast<const T *>(a.v) + at + key * stride, stride, KEYS,
-                                   n, a.width);
+        if (EXTRAS && a.table != NULL) {
+            dti_attention_load_paged<T>(k, a.k, a, r, key, KEYS, n);
+            dti_attention_load_paged<T>(v, a.v, a, r, key, KEYS, n);
+        } else {
+            dti_attention_load_keys<T>(k, static_cast<const T *>(a.k) + at + key * stride, stride,
+                                       KEYS, n, a.width);
+            dti_attention_load_keys<T>(v, static_cast<const T *>(a.v) + at + key * stride, stride,
+                                       KEYS, n, a.width);
+        }
         __syncthreads();
         if (there) {
             multiply_key(s, m.rows + warp * MINE * pitch, k + lane * pitch, a.width);

@@ -28,6 +28,24 @@ static __device__ inline void dti_attention_load_keys(float4 *to, const T *from,
     }
 }
 
+/* The same of keys `key` and so on of a sequence whose keys lie in blocks. */
+template <typename T>
+static __device__ inline void
+dti_attention_load_paged(float4 *to, const void *from, const dti_attention_call &a,
+                         const dti_attention_rows &r, int key, int many, int n)
+{
+    const int pitch = 4 * dti_attention_pitch(a.width), columns = (a.width + 3) / 4 * 4;
+    const int32_t *const blocks = dti_attention_blocks(a, r.b);
+    float *const out = reinterpret_cast<float *>(to);
+
+    for (int i = (int)threadIdx.x; i < many * columns; i += (int)blockDim.x) {
+        const int j = i / columns, d = i % columns;
+        const bool there = j < n && d < a.width;
+        const int64_t at = there ? dti_attention_paged_at(a, blocks, r.kv, key + j) : -1;
+        out[j * pitch + d] = at >= 0 ? dti_widen(static_cast<const T *>(from)[at + d]) : 0.0f;
+    }
+}
+
 /* `many` rows of what lies as q does, from `row` on; zeros where there are none. */
 template <typename T>
 static __device__ inline void

@@ -24,6 +24,8 @@ typedef enum dti_cuda_fault {
     DTI_CUDA_TWICE_EXPERT,    /* value is an expert, limit the token that names it twice */
     DTI_CUDA_BAD_TARGET,      /* value is a target, limit the number of entries of the vocabulary */
     DTI_CUDA_FALLING_SEGMENT, /* value is one, limit the one behind it */
+    DTI_CUDA_BAD_SEQUENCE,    /* value is one, limit the number of rows of the table */
+    DTI_CUDA_BAD_BLOCK,       /* value is a block of keys, limit their number */
     DTI_CUDA_LATE_RANK,       /* value is a rank, limit in ms, number the operation */
     DTI_CUDA_OTHER_CALL       /* value is a rank, number the operation */
 } dti_cuda_fault;

@@ -68,6 +68,8 @@
     ROW(rope) \
     ROW(kv_write) \
     ROW(attention) \
+    ROW(kv_write_paged) \
+    ROW(attention_paged) \
     ROW(route_ids) \
     ROW(route_weights) \
     ROW(experts) \

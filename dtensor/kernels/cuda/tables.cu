@@ -65,6 +65,38 @@ struct cache_places {
     }
 };
 
+/* Row i goes to its position's place in the blocks of its sequence; what is not there is reported
+ * and written nowhere. */
+struct paged_places {
+    char *pool;
+    const char *k;
+    const int32_t *positions, *sequence, *table;
+    dti_cuda_fault_word *fault;
+    int64_t first_sequence, n_sequences, max_blocks, first_block, n_blocks, block_keys, row_bytes;
+
+    __device__ place operator()(int64_t i) const
+    {
+        const int64_t at = positions[i], m = sequence[i] - first_sequence;
+        place p;
+
+        p.to = NULL;
+        p.from = k + i * row_bytes;
+        if (sequence[i] < 0) return p;
+        if (m < 0 || m >= n_sequences) {
+            dti_report(fault, DTI_CUDA_BAD_SEQUENCE, m, n_sequences);
+        } else if (at < 0 || at >= max_blocks * block_keys) {
+            dti_report(fault, DTI_CUDA_BAD_POSITION, at, max_blocks * block_keys);
+        } else {
+            const int64_t block = table[m * max_blocks + at / block_keys] - first_block;
+            if (block < 0 || block >= n_blocks)
+                dti_report(fault, DTI_CUDA_BAD_BLOCK, block, n_blocks);
+            else
+                p.to = pool + (block * block_keys + at % block_keys) * row_bytes;
+        }
+        return p;
+    }
+};
+
 } /* namespace */
 
 extern "C" {
@@ -115,5 +147,27 @@ int dti_kv_write_cuda(dti_cuda *c, const dt_kargs *a)
 
     return move(c, places, k->shape[0] * k->shape[1], bytes,
                 dti_unit_of((uint64_t)bytes | bits_of(k->data) | bits_of(cache->data)));
+}
+
+int dti_kv_write_paged_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    const dt_local *k = &a->in[0], *table = &a->in[3], *pool = &a->out[0];
+    const int64_t bytes = k->shape[2] * k->shape[3] * (int64_t)dti_cuda_dtype_bytes(k->dtype);
+    const paged_places places = { (char *)pool->data,
+                                  (const char *)k->data,
+                                  (const int32_t *)a->in[1].data,
+                                  (const int32_t *)a->in[2].data,
+                                  (const int32_t *)table->data,
+                                  c->fault,
+                                  table->offset[0],
+                                  table->shape[0],
+                                  table->shape[1],
+                                  pool->offset[0],
+                                  pool->shape[0],
+                                  pool->shape[1],
+                                  bytes };
+
+    return move(c, places, k->shape[0], bytes,
+                dti_unit_of((uint64_t)bytes | bits_of(k->data) | bits_of(pool->data)));
 }
 } /* extern "C" */
