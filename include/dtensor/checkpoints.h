@@ -76,6 +76,16 @@ typedef void (*dt_remark_fn)(void *arg, const char *text);
 DT_API DT_MUST_USE dt_status dt_checkpoint_remarks(dt_runtime *rt, const char *dir, bool weights,
                                                    bool generates, dt_remark_fn say, void *arg);
 
+/**
+ * Says what config.json asks of training and training here does not do: dropout, the loss and the
+ * noise of routers. The model is the same with and without.
+ *
+ * Not collective.
+ * Errors      DT_ERR_ARG NULL; as dt_checkpoint_check_folder(); DT_ERR_FORMAT no JSON
+ */
+DT_API DT_MUST_USE dt_status dt_checkpoint_training_remarks(const char *dir, dt_remark_fn say,
+                                                            void *arg);
+
 /* What could be found out; zero and NULL where nothing could. Code DT_OK of an error: none. */
 typedef struct dt_checkpoint_report {
     bool supported;       /* a model can be made of it */

@@ -440,3 +440,49 @@ DT_TEST(config, what_ends_a_text_is_said_by_one_file)
         if (info.n_eos > 0) DT_ASSERT_EQ_INT(info.eos[0], rows[i].first);
     }
 }
+
+/* --- what training leaves out ----------------------------------------------------------------- */
+
+typedef struct heard {
+    char text[4096];
+    int n;
+} heard;
+
+static void hear(void *arg, const char *text)
+{
+    heard *h = arg;
+    const size_t used = strlen(h->text);
+
+    (void)snprintf(h->text + used, sizeof h->text - used, "%s\n", text);
+    h->n++;
+}
+
+static heard remarks_of(const char *config)
+{
+    char dir[DT_TEST_PATH_BYTES];
+    heard h = { "", 0 };
+
+    dt_test_write_file(dt_test_temp_dir(dir), "config.json", config, strlen(config));
+    DT_ASSERT_OK(dt_checkpoint_training_remarks(dir, hear, &h));
+    return h;
+}
+
+DT_TEST(config, what_training_leaves_out_is_said)
+{
+    heard h = remarks_of("{\"attention_dropout\": 0.5, \"resid_pdrop\": 0, \"embd_pdrop\": null, "
+                         "\"router_aux_loss_coef\": 0.001, \"router_jitter_noise\": 0.3}");
+
+    DT_ASSERT_EQ_INT(h.n, 2);
+    DT_ASSERT(strstr(h.text, "config.json: attention_dropout is 0.5; training here drops") != NULL);
+    DT_ASSERT(strstr(h.text, "router_jitter_noise is 0.3; training here adds no noise") != NULL);
+    h = remarks_of("{\"text_config\": {\"hidden_dropout\": 1, \"output_router_logits\": true, "
+                   "\"router_aux_loss_coef\": 0.001}}");
+    DT_ASSERT_EQ_INT(h.n, 2);
+    DT_ASSERT(strstr(h.text, "text_config.hidden_dropout is 1;") != NULL);
+    DT_ASSERT(strstr(h.text, "text_config.router_aux_loss_coef is 0.001; training here adds no "
+                             "loss") != NULL);
+    h = remarks_of("{\"attention_dropout\": 0.0, \"output_router_logits\": false, "
+                   "\"router_aux_loss_coef\": 0.001, \"dropout\": \"much\"}");
+    DT_ASSERT_EQ_INT(h.n, 0);
+    DT_ASSERT_STATUS(dt_checkpoint_training_remarks(NULL, hear, &h), DT_ERR_ARG, "dir");
+}
