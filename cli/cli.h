@@ -92,7 +92,8 @@ typedef struct cli_args {
     const char *mesh;
     const char *dtype;
     const char *plan;
-    const char *plan_text; /* what it said when the run began that goes on; NULL: it is read */
+    const char *plan_text; /* what it said when the run began that goes on, or the styles of one
+                            * that was found; NULL: it is read */
     const char *isa, *products;
     const char *link;
     const char *device;

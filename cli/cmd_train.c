@@ -61,6 +61,11 @@ static dt_status keep_plan(const cli_session *s, const cli_args *args, json_t *o
     dt_status st = cli_check_file(args->plan);
 
     if (st == DT_OK) st = cli_read_json(args->plan, &file);
+    if (st == DT_OK && json_object_get(file, "verdicts") != NULL) { /* a plan that was found */
+        json_t *styles = json_incref(json_object_get(file, "styles"));
+        json_decref(file);
+        file = styles;
+    }
     if (plan == NULL) {
         if (st != DT_OK) dti_error_prefix("--plan, which the run keeps");
         DT_TRY(st);

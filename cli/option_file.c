@@ -240,9 +240,27 @@ static dt_status read_file(const cli_command *command, const char *path, cli_arg
     return DT_OK;
 }
 
+/* Styles that a plan which was found has beside the built-in ones. */
+static dt_status take_styles(const json_t *styles, cli_args *args)
+{
+    char *text;
+    dt_status st;
+
+    if (styles == NULL || json_is_null(styles)) return DT_OK;
+    DT_CHECK(json_is_object(styles), DT_ERR_FORMAT, "\"styles\" must be an object, or null");
+    DT_CHECK(args->plan == NULL, DT_ERR_FORMAT,
+             "its options name a --plan, and it has \"styles\" as well");
+    text = json_dumps(styles, JSON_COMPACT);
+    DT_CHECK(text != NULL, DT_ERR_MEMORY, "the plan does not fit into memory");
+    st = keep(args, text, &args->plan_text);
+    free(text);
+    DT_TRY(st);
+    return DT_OK;
+}
+
 /* A result of `dtensor plan --auto --json` in the place of --plan is the options of its first way,
- * and no styles. Pipes are read once, by the reader of styles, which speaks of what cannot be read
- * too. */
+ * and the styles that it needs. Pipes are read once, by the reader of styles, which speaks of what
+ * cannot be read too. */
 static dt_status read_found(const cli_command *command, cli_args *args)
 {
     json_t *all = NULL, *options;
@@ -256,9 +274,11 @@ static dt_status read_found(const cli_command *command, cli_args *args)
     options = json_object_get(all, "options");
     if (options != NULL && json_object_get(all, "verdicts") != NULL) {
         args->plan = NULL;
-        if (json_is_object(options))
+        if (json_is_object(options)) {
             st = read_object(command, options, false, args);
-        else if (json_is_null(options))
+            if (st == DT_OK) st = take_styles(json_object_get(all, "styles"), args);
+            if (args->plan_text != NULL) args->plan = path;
+        } else if (json_is_null(options))
             st = dt_fail(DT_ERR_ARG, "it found no way that fits");
         else
             st = dt_fail(DT_ERR_FORMAT, "\"options\" must be an object, or null");

@@ -59,8 +59,9 @@ dt_status cli_check_auto(const cli_args *args)
 
 /* What --explain may say of a way, in words: they stay where they are. */
 typedef struct way_words {
-    const char *pp, *dp, *tp, *zero, *microbatches, *stages_per_rank;
+    const char *pp, *dp, *ep, *tp, *zero, *microbatches, *stages_per_rank;
     const char *schedule, *recompute, *sequence_parallel, *offload;
+    const char *ends, *tiles, *chunk, *stages;
 } way_words;
 
 static dt_status split_words(char *text, way_words *out)
@@ -71,6 +72,7 @@ static dt_status split_words(char *text, way_words *out)
     } keys[] = {
         { "pp", &out->pp },
         { "dp", &out->dp },
+        { "ep", &out->ep },
         { "tp", &out->tp },
         { "zero", &out->zero },
         { "microbatches", &out->microbatches },
@@ -79,6 +81,10 @@ static dt_status split_words(char *text, way_words *out)
         { "recompute", &out->recompute },
         { "sequence-parallel", &out->sequence_parallel },
         { "offload", &out->offload },
+        { "sharded-ends", &out->ends },
+        { "tiles", &out->tiles },
+        { "chunk", &out->chunk },
+        { "stages", &out->stages },
     };
 
     for (char *key = text, *end; key != NULL; key = end) {
@@ -92,8 +98,9 @@ static dt_status split_words(char *text, way_words *out)
                  "--explain: cp: there is no context parallelism here; sequence-parallel cuts "
                  "tokens over tp outside of attention");
         DT_CHECK(i < DT_COUNT(keys), DT_ERR_ARG,
-                 "--explain: \"%.40s\": dims are pp, dp and tp; a way has zero, microbatches, "
-                 "schedule, stages-per-rank, recompute, sequence-parallel and offload besides",
+                 "--explain: \"%.40s\": dims are pp, dp, ep and tp; a way has zero, microbatches, "
+                 "schedule, stages-per-rank, stages, recompute, sequence-parallel, offload, "
+                 "sharded-ends, tiles and chunk besides",
                  key);
         *keys[i].at = value;
     }
@@ -113,19 +120,36 @@ static dt_status number_of(const char *name, const char *text, int least, int *o
     return DT_OK;
 }
 
+/* Said or not, with "true" or `word` behind it or nothing. */
+static dt_status flag_of(const char *name, const char *text, const char *word, bool *out)
+{
+    if (text == NULL) return DT_OK;
+    DT_CHECK(text[0] == '\0' || strcmp(text, "true") == 0 || strcmp(text, word) == 0, DT_ERR_ARG,
+             "--explain: %s=%.40s: it is said alone%s%s, or left out", name, text,
+             word[0] != '\0' ? ", or " : "", word);
+    *out = true;
+    return DT_OK;
+}
+
 /* "pp=2,dp=2,tp=2": the only degrees to look at. With "zero=1" and the like behind it, one way
  * alone that is judged: *whole. */
 static dt_status read_way(char *text, dt_way *w, bool *whole)
 {
     static const char *const recomputed[] = { "none", "selective", "full" };
     way_words said = { NULL };
-    int microbatches = 0, recompute = 0;
+    int microbatches = 0, recompute = 0, chunk = 0;
 
     *w = (dt_way){ .pp = 1, .dp = 1, .tp = 1 };
     DT_TRY(split_words(text, &said));
     DT_TRY(number_of("pp", said.pp, 1, &w->pp));
     DT_TRY(number_of("dp", said.dp, 1, &w->dp));
+    DT_TRY(number_of("ep", said.ep, 1, &w->ep));
     DT_TRY(number_of("tp", said.tp, 1, &w->tp));
+    DT_TRY(number_of("tiles", said.tiles, 1, &w->tiles));
+    DT_TRY(number_of("chunk", said.chunk, 1, &chunk));
+    DT_TRY(flag_of("sequence-parallel", said.sequence_parallel, "", &w->sequence_parallel));
+    DT_TRY(flag_of("sharded-ends", said.ends, "", &w->ends));
+    DT_TRY(flag_of("offload", said.offload, "host", &w->offload));
     DT_TRY(number_of("zero", said.zero, 0, &w->zero));
     DT_TRY(number_of("microbatches", said.microbatches, 1, &microbatches));
     DT_TRY(number_of("stages-per-rank", said.stages_per_rank, 1, &w->stages_per_rank));
@@ -136,11 +160,14 @@ static dt_status read_way(char *text, dt_way *w, bool *whole)
              said.recompute);
     w->microbatches = microbatches;
     w->recompute = (dt_recomputed)recompute;
-    w->sequence_parallel = said.sequence_parallel != NULL;
-    w->offload = said.offload != NULL;
+    w->chunk = chunk;
+    for (char *c = (char *)(uintptr_t)said.stages; c != NULL && *c != '\0'; c++)
+        if (*c == '-') *c = ',';
+    w->stages = said.stages;
     w->schedule = said.schedule != NULL || w->pp == 1 ? said.schedule : "1f1b";
     *whole = said.zero != NULL || said.microbatches != NULL || said.stages_per_rank != NULL ||
-             said.schedule != NULL || said.recompute != NULL || w->sequence_parallel || w->offload;
+             said.schedule != NULL || said.recompute != NULL || w->sequence_parallel ||
+             w->offload || w->ends || w->tiles > 1 || chunk > 0 || w->stages != NULL;
     return DT_OK;
 }
 
@@ -242,7 +269,7 @@ dt_status cli_search_ways(const cli_args *args, const cli_console *console)
     if (args->explain != NULL) {
         (void)snprintf(words, sizeof words, "%s", args->explain);
         DT_TRY(read_way(words, &way, &whole));
-        if (!whole) o.pp = way.pp, o.dp = way.dp, o.tp = way.tp;
+        if (!whole) o.pp = way.pp, o.dp = way.dp, o.ep = way.ep, o.tp = way.tp;
     }
     DT_TRY(cli_read_dtype(args->dtype, &load));
     DT_TRY(cli_optimizer_read(args, &optimizer));

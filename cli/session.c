@@ -119,8 +119,11 @@ dt_status cli_read_plan(const cli_args *args, dt_plan **plan, dt_load_options *l
     }
     if (args->plan_text != NULL) {
         char name[CLI_PATH_BYTES];
-        (void)snprintf(name, sizeof name, "%s/" CLI_RUN_OPTIONS ": " CLI_PLAN_CONTENT,
-                       args->output);
+        if (args->training.resume)
+            (void)snprintf(name, sizeof name, "%s/" CLI_RUN_OPTIONS ": " CLI_PLAN_CONTENT,
+                           args->output);
+        else
+            (void)snprintf(name, sizeof name, "%s: \"styles\"", args->plan);
         DT_TRY(dt_plan_parse(name, args->plan_text, strlen(args->plan_text), plan));
         load->plan = *plan;
         return DT_OK;

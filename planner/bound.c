@@ -12,21 +12,36 @@
 /* For what arithmetic leaves out: rounding, norms, what a block has less of than another. */
 static const double SLACK = 0.99;
 
-/* Seconds of tp in a pass of a microbatch through the whole model. */
+/* Over tp or ep, whichever is quicker: which of them has how much is not known. */
+static double inner_seconds(const dti_task *t, const dt_way *w, dt_comm_kind kind,
+                            const dt_comm_counter *c)
+{
+    bool between;
+    const double tp = dti_comm_seconds(&t->machine, w, DTI_OVER_TP, kind, c, &between);
+    const double ep = dti_comm_seconds(&t->machine, w, DTI_OVER_EP, kind, c, &between);
+
+    return w->ep <= 1 ? tp : w->tp == 1 ? ep : fmin(tp, ep);
+}
+
+/* Seconds of tp and ep in a pass of a microbatch through the whole model. */
 static double tensor_seconds(const dti_task *t, const dti_profile *p, const dt_way *w, double rows)
 {
     const dt_training_part *const parts[] = { &p->cost.forward, &p->cost.backward };
     double sum = 0;
-    bool between;
 
-    if (w->tp == 1) return 0;
+    if (w->tp == 1 && w->ep <= 1) return 0;
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < DT_N_COMM_KINDS; k++) {
             dt_comm_counter c = parts[i]->comm[k];
             c.bytes = (int64_t)((double)c.bytes * rows);
-            sum += dti_comm_seconds(&t->machine, w, DTI_OVER_TP, (dt_comm_kind)k, &c, &between);
+            sum += inner_seconds(t, w, (dt_comm_kind)k, &c);
         }
     return sum;
+}
+
+double dti_block_share(const dti_task *t, const dt_way *w)
+{
+    return (t->block_params - t->expert_params + t->expert_params / dti_way_ep(w)) / w->tp;
 }
 
 /* What a bound of a pipeline is made of: seconds of a microbatch, of a message. */
@@ -66,27 +81,38 @@ static double pipeline_seconds(const dti_task *t, const dti_split *s, const dt_w
     return fmax(most, (double)a->rounds * (a->round + 2 * messages));
 }
 
-/* What reducing and gathering parameters adds that nothing can hide. */
+/* What reducing and gathering parameters adds that nothing can hide; of tiles all that is gathered,
+ * there and, of blocks, back. */
 static double data_seconds(const dti_task *t, const dt_way *w, double weights, double passes)
 {
     const double share = (double)(w->dp - 1) / w->dp, size = (double)dt_dtype_size(t->dtype);
-    const double elements = weights / size * share;
+    const double elements = weights / size * share, m = (double)w->microbatches;
+    const double blocks = dti_block_share(t, w) * (double)t->info.n_layers * share;
     const dt_comm_counter gathers = { 0, (int64_t)(elements * size) };
-    const dt_comm_counter all = { 0, (int64_t)(elements * (size + 4) * (double)w->microbatches) };
+    const dt_comm_counter tiled = { 0, (int64_t)(2 * blocks * size * m) };
+    const dt_comm_counter all = { 0, (int64_t)(elements * (size + 4) * m) };
+    const dt_comm_counter *shows = w->zero == 3 ? &tiled : &gathers;
     bool between;
 
     if (w->zero == 0 || w->dp == 1) return passes;
-    if (w->zero == 3)
-        return fmax(passes,
-                    dti_comm_seconds(&t->machine, w, DTI_OVER_DP, DT_N_COMM_KINDS, &all, &between));
-    return passes +
-           dti_comm_seconds(&t->machine, w, DTI_OVER_DP, DT_N_COMM_KINDS, &gathers, &between);
+    if (w->zero < 3 || w->tiles > 1)
+        passes += dti_comm_seconds(&t->machine, w, DTI_OVER_DP, DT_N_COMM_KINDS, shows, &between);
+    if (w->zero < 3) return passes;
+    return fmax(passes,
+                dti_comm_seconds(&t->machine, w, DTI_OVER_DP, DT_N_COMM_KINDS, &all, &between));
+}
+
+/* State that comes from the host and goes back. */
+static double host_seconds(const dti_task *t, const dt_way *w, double state)
+{
+    const double host = t->machine.figure[DT_FIGURE_HOST_BANDWIDTH].value;
+
+    return w->offload && host > 0 ? 2 * state / w->dp / host : 0;
 }
 
 /* Of a microbatch, at the least, what a block keeps: its input, and what full recomputation lacks;
  * and what the way back makes again of one block. */
-static dt_status kept_by_block(dti_task *t, const dt_way *w, double rows, double *out,
-                               double *again)
+dt_status dti_kept_by_block(dti_task *t, const dt_way *w, double rows, double *out, double *again)
 {
     const double per_block = rows / (double)t->info.n_layers;
     dt_way other = *w;
@@ -156,13 +182,17 @@ static double passes_seconds(const dti_task *t, const dti_profile *p, const dti_
     const double back = rows * p->cost.backward.work.flops / t->rate;
     const double head = fmin(3 * t->head_flops * tokens / w->tp / t->rate, there + back);
     const double tensor = tensor_seconds(t, p, w, rows);
+    /* in chunks it runs again */
+    const double more = w->chunk > 0 ? t->head_flops * tokens / w->tp / t->rate : 0;
     const double blocks = (double)t->info.n_layers, block = (there + back - head) / blocks;
     const int64_t m = w->microbatches;
     const bool halved = s != NULL && strcmp(w->schedule, "zb-h1") == 0;
     pipe_passes a;
 
-    if (s == NULL) return (double)m * (there + back + tensor);
-    a = (pipe_passes){ .head = head, .wait = block, .round = there + back + tensor, .ways = 2 };
+    if (s == NULL) return (double)m * (there + back + tensor + more);
+    a = (pipe_passes){
+        .head = head + more, .wait = block, .round = there + back + tensor, .ways = 2
+    };
     /* embedding and head send less than a block each; whose rank is the busiest is not known */
     a.block = block + tensor / (blocks + 2);
     if (halved) { /* the second half of the way back, at most so much, fills the end and any gap */
@@ -184,7 +214,7 @@ dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *sec
     first_rank first;
 
     if (t->o.goal != DT_PLAN_STEP) return dti_serve_bound(t, w, bytes, seconds);
-    DT_TRY(kept_by_block(t, w, (double)dti_way_rows(t, w), &kept, &again));
+    DT_TRY(dti_kept_by_block(t, w, (double)dti_way_rows(t, w), &kept, &again));
     if (w->pp > 1) DT_TRY(dti_split_of(t, w, &s));
     first = first_of(t, s, w);
     DT_TRY(dti_profile_of(t, w, &p));
@@ -192,11 +222,12 @@ dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *sec
         *bytes = *seconds = 0;
         return DT_OK;
     }
-    if (s != NULL)
-        share = t->block_params * first.blocks * (double)dt_dtype_size(t->dtype) /
-                (w->tp * (double)dti_max(p->cost.weight_bytes, 1));
+    if (s != NULL || w->ends) /* of what is in no block, nothing */
+        share = dti_block_share(t, w) * first.blocks * (double)dt_dtype_size(t->dtype) /
+                (double)dti_max(p->cost.weight_bytes, 1);
     *bytes = SLACK * memory_of(p, w, &first, share, kept, again);
-    *seconds = SLACK *
-               data_seconds(t, w, share * (double)p->cost.weight_bytes, passes_seconds(t, p, s, w));
+    *seconds = SLACK * (data_seconds(t, w, share * (double)p->cost.weight_bytes,
+                                     passes_seconds(t, p, s, w)) +
+                        host_seconds(t, w, share * (double)p->cost.state_bytes));
     return DT_OK;
 }

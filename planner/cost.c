@@ -44,10 +44,13 @@ void dti_way_options(const dti_task *t, const dt_way *w, dt_load_options *load,
     if (w->zero == 3) load->fully_shard = "dp";
     if (w->zero == 3 && w->offload) load->offload = "host";
     if (w->pp > 1) load->n_stages = w->pp * w->stages_per_rank;
+    if (w->stages != NULL) load->stages = w->stages;
+    load->plan = dti_way_plan(t, w);
     optimizer->zero = (int)dti_min(w->zero, 2);
     optimizer->offload = w->offload ? "host" : NULL;
     optimizer->bucket_bytes = w->dp > 1 ? DTI_BUCKET_BYTES : 0;
     loss->recompute = w->recompute;
+    loss->chunk = w->chunk;
 }
 
 /* A dry run of so many microbatches. */
@@ -77,7 +80,7 @@ static dt_status run(const dti_task *t, const dt_way *w, int place, int64_t micr
         DT_TRY(dt_pipeline_schedule_create(w->schedule, w->pp,
                                            w->stages_per_rank > 1 ? w->stages_per_rank : 0,
                                            (int)microbatches, &step.schedule));
-    st = dt_predict_training(t->rt, t->dir, &o, &step, place * w->dp * w->tp, out);
+    st = dt_predict_training(t->rt, t->dir, &o, &step, place * dti_way_place(w), out);
     dt_pipeline_schedule_release(&step.schedule);
     DT_TRY(st);
     return DT_OK;
@@ -136,7 +139,7 @@ static dt_status count(const dti_task *t, const dt_way *w, int place, dt_trainin
 typedef struct rank_time {
     double forward, backward; /* of a microbatch through all of its stages: computed */
     double weights;           /* of the way back, for gradients of weights */
-    double tensor;            /* of a microbatch, communication over tp */
+    double tensor;            /* of a microbatch, communication over tp and ep */
     double message;           /* bytes of one, from a stage to the next */
     double received, shared;  /* of all of them; of weights that the first and last stage share */
     double overlapped;        /* communication over dp, of the whole step, that passes can hide */
@@ -154,7 +157,12 @@ static double compute_seconds(const dti_task *t, const dt_training_part *p)
 
 uint32_t dti_way_dims(const dt_way *w, uint32_t dims)
 {
-    return w->pp > 1 ? dims : dims << 1;
+    const bool has[DTI_N_DIMS] = { w->pp > 1, true, w->ep > 1, w->tp > 1 };
+    uint32_t out = 0;
+
+    for (int d = 0, at = 0; d < DTI_N_DIMS; d++)
+        if (has[d]) out |= dti_has(dims, at++) ? 1u << d : 0;
+    return out;
 }
 
 /* Messages of all passes; and of shared weights, whose gradients go from the first stage to the
@@ -189,7 +197,7 @@ static void add_traffic(const dti_task *t, const dt_way *w, const dt_training_co
         if (f->kind == DT_COMM_SEND) continue;
         s = dti_comm_seconds(&t->machine, w, dims, f->kind, &f->count, &between);
         *(between ? &out->between_bytes : &out->inside_bytes) += f->count.bytes;
-        *(dims == DTI_OVER_TP ? &r->tensor : &r->overlapped) += s;
+        *((dims & ~(uint32_t)(DTI_OVER_TP | DTI_OVER_EP)) == 0 ? &r->tensor : &r->overlapped) += s;
         if (dims == DTI_OVER_DP && f->kind != DT_COMM_ALL_GATHER) r->reduced += s;
     }
     for (int k = 0; k < DT_N_COMM_KINDS; k++)
@@ -236,6 +244,10 @@ static rank_time time_of(const dti_task *t, const dt_way *w, const dt_training_c
         if (w->zero == 3)
             r.overlapped += 2 * m * (double)c->gradient_bytes / sizeof(float) * size / host;
     }
+    if (w->tiles > 1) { /* none of them is gathered ahead */
+        r.late += fmax(r.overlapped - r.reduced, 0);
+        r.overlapped = fmin(r.overlapped, r.reduced);
+    }
     return r;
 }
 
@@ -280,7 +292,7 @@ static dt_status simulate(const dti_task *t, const dt_way *w, const rank_time *t
                                          f_wait,
                                          b_wait,
                                          messages,
-                                         t->machine.devices_per_node / crowd / (w->dp * w->tp) };
+                                         t->machine.devices_per_node / crowd / dti_way_place(w) };
         DT_TRY_TO(done, st, dti_shared_makespan(s, &shared, makespan));
         goto done;
     }

@@ -42,7 +42,7 @@ static int group_of(const dt_layer *l)
                                                                              : FEED_FORWARD;
 }
 
-/* Pieces that tp cuts the parameters of a layer into, at the most. */
+/* Pieces that tp and ep cut the parameters of a layer into, at the most. */
 static int pieces_of(const dt_layer *l)
 {
     const dt_mesh *mesh = dt_layer_mesh(l);
@@ -50,9 +50,12 @@ static int pieces_of(const dt_layer *l)
 
     for (int p = 0; p < dt_layer_n_params(l); p++) {
         const dt_layout *layout = dt_layer_param_layout(l, p);
+        int pieces = 1;
         for (int m = 0; layout != NULL && m < dt_mesh_n_dims(mesh); m++)
-            if (dti_has(layout->shard_dims, m) && strcmp(dt_mesh_dim_name(mesh, m), "tp") == 0)
-                most = (int)dti_max(most, dt_mesh_dim_size(mesh, m));
+            if (dti_has(layout->shard_dims, m) && (strcmp(dt_mesh_dim_name(mesh, m), "tp") == 0 ||
+                                                   strcmp(dt_mesh_dim_name(mesh, m), "ep") == 0))
+                pieces *= dt_mesh_dim_size(mesh, m);
+        most = (int)dti_max(most, pieces);
     }
     return most;
 }
@@ -85,17 +88,19 @@ static void find(dt_layers *layers, const dt_way *w, dt_operator_group group[DTI
 dt_status dti_find_groups(const dti_task *t, const dt_way *w, dt_operator_group group[DTI_GROUPS])
 {
     dt_run_options run = DT_RUN_OPTIONS_INIT;
-    dt_load_options load = t->load;
+    dt_optimizer_options optimizer;
+    dt_load_options load;
+    dt_loss_options loss;
     char text[DTI_MESH_BYTES];
     dt_runtime *rt = NULL;
     dt_model *model = NULL;
     dt_mesh *mesh = NULL;
     dt_status st = DT_OK;
 
-    run.n_ranks = w->pp * w->dp * w->tp;
+    dti_way_options(t, w, &load, &optimizer, &loss);
+    load.fully_shard = load.offload = NULL; /* how they are stored, not computed */
+    run.n_ranks = w->pp * dti_way_place(w);
     run.device = t->machine.gpus ? "cuda" : NULL;
-    load.sequence_parallel = w->sequence_parallel;
-    if (w->pp > 1) load.n_stages = w->pp * w->stages_per_rank;
     DT_TRY_TO(done, st, dt_runtime_create_dry(&run, 0, t->rt, &rt));
     DT_TRY_TO(done, st, dt_mesh_create(rt, dti_way_mesh(w, text), &mesh));
     DT_TRY_TO(done, st, dt_model_load(mesh, t->dir, &load, &model));

@@ -8,13 +8,16 @@
 
 dt_status dti_way_settle(const dti_task *t, dt_way *w)
 {
-    const int64_t ranks = dti_machine_ranks(&t->machine);
+    const int64_t ranks = dti_machine_ranks(&t->machine), ep = dti_way_ep(w);
 
+    DT_CHECK(ep == 1 || !t->has_plan, DT_ERR_ARG,
+             "ep=%d: there is a plan of styles, which says where experts lie", w->ep);
     if (t->o.goal != DT_PLAN_STEP) {
         DT_CHECK(w->pp >= 1 && w->dp >= 1 && w->tp >= 1 &&
-                     (int64_t)w->pp * w->dp * w->tp <= ranks && w->zero == 0 && !w->offload &&
+                     (int64_t)w->pp * w->dp * ep * w->tp <= ranks && w->zero == 0 && !w->offload &&
                      !w->sequence_parallel && w->recompute == DT_RECOMPUTED_NOTHING &&
-                     w->schedule == NULL,
+                     w->schedule == NULL && !w->ends && w->tiles <= 1 && w->chunk == 0 &&
+                     w->stages == NULL,
                  DT_ERR_ARG,
                  "pp=%d,dp=%d,tp=%d: the machine has %lld devices, and generation has a mesh alone",
                  w->pp, w->dp, w->tp, (long long)ranks);
@@ -22,9 +25,17 @@ dt_status dti_way_settle(const dti_task *t, dt_way *w)
         w->microbatches = dti_serve_groups(t, w);
         return DT_OK;
     }
-    DT_CHECK(w->pp >= 1 && w->dp >= 1 && w->tp >= 1 && (int64_t)w->pp * w->dp * w->tp == ranks,
-             DT_ERR_ARG, "pp=%d,dp=%d,tp=%d: the machine has %lld devices", w->pp, w->dp, w->tp,
-             (long long)ranks);
+    DT_CHECK(w->pp >= 1 && w->dp >= 1 && w->tp >= 1 && (int64_t)w->pp * w->dp * ep * w->tp == ranks,
+             DT_ERR_ARG, "pp=%d,dp=%d%s,tp=%d: the machine has %lld devices", w->pp, w->dp,
+             ep > 1 ? " and ep" : "", w->tp, (long long)ranks);
+    DT_CHECK(w->chunk >= 0 &&
+                 (w->tiles <= 1 || w->tiles == dti_tiles[0] || w->tiles == dti_tiles[1]),
+             DT_ERR_ARG,
+             "chunk %lld, tiles %d: chunks have no less than 0 tokens, there are %d and %d tiles",
+             (long long)w->chunk, w->tiles, dti_tiles[0], dti_tiles[1]);
+    DT_CHECK((w->tiles <= 1 && !w->ends) || !t->has_plan, DT_ERR_ARG,
+             "tiles and sharded ends are plans of styles, and there is one already");
+    DT_CHECK(w->stages == NULL || w->pp > 1, DT_ERR_ARG, "stages %s: pp=1 has none", w->stages);
     DT_CHECK(w->zero >= 0 && w->zero <= 3 && (unsigned)w->recompute <= DT_RECOMPUTED_BLOCKS,
              DT_ERR_ARG, "ZeRO %d, recompute %d: there are stages 0 to 3 and modes 0 to 2", w->zero,
              (int)w->recompute);

@@ -9,7 +9,7 @@
 #include "base/writer.h"
 #include "planner/search.h"
 
-enum { SHOWN = 24, WAY_BYTES = 160 };
+enum { SHOWN = 24 };
 
 static const char *const recomputed[] = { "none", "selective", "full" };
 static const char *const ends[] = { "null", "\"counted\"", "\"seconds\"" };
@@ -21,6 +21,7 @@ void dti_put_way(dti_writer *w, const dti_task *t, const dt_way *way)
     char mesh[DTI_MESH_BYTES];
 
     if (way->pp == 0) {
+        if (way->ep > 1) dti_put(w, "ep=%d,", way->ep);
         dti_put(w, "tp=%d", way->tp);
         return;
     }
@@ -31,12 +32,16 @@ void dti_put_way(dti_writer *w, const dti_task *t, const dt_way *way)
     }
     if (way->zero > 0) dti_put(w, " zero %d", way->zero);
     if (way->microbatches == 0) return;
-    dti_put(w, "%s%s", way->offload ? ", state with the host" : "",
+    dti_put(w, "%s%s%s", way->ends ? ", ends sharded" : "",
+            way->offload ? ", state with the host" : "",
             way->sequence_parallel ? ", tokens cut" : "");
+    if (way->tiles > 1) dti_put(w, ", %d tiles", way->tiles);
+    if (way->chunk > 0) dti_put(w, ", chunks of %lld", (long long)way->chunk);
     if (way->recompute != DT_RECOMPUTED_NOTHING)
         dti_put(w, ", recompute %s", recomputed[way->recompute]);
     if (way->schedule != NULL) dti_put(w, ", %s", way->schedule);
     if (way->stages_per_rank > 1) dti_put(w, " of %d stages a rank", way->stages_per_rank);
+    if (way->stages != NULL) dti_put(w, ", stages %s", way->stages);
     dti_put(w, ", %lld x %lld sequences", (long long)way->microbatches,
             (long long)dti_way_rows(t, way));
 }
@@ -243,6 +248,8 @@ static void put_options(dti_writer *w, const dti_task *t, const dt_way *way)
     if (way->dp > 1) dti_put(w, ", \"bucket\": %d", (int)DTI_BUCKET_BYTES);
     if (way->schedule != NULL) dti_put(w, ", \"schedule\": \"%s\"", way->schedule);
     if (way->stages_per_rank > 1) dti_put(w, ", \"stages-per-rank\": %d", way->stages_per_rank);
+    if (way->stages != NULL) dti_put(w, ", \"stages\": \"%s\"", way->stages);
+    if (way->chunk > 0) dti_put(w, ", \"chunk\": %lld", (long long)way->chunk);
     put_asked(w, t);
     dti_put(w, " }");
 }
@@ -257,11 +264,10 @@ static void put_number(dti_writer *w, const char *name, double x)
 static void put_verdict(dti_writer *w, const dti_task *t, const dt_verdict *v)
 {
     const dt_way_cost *c = &v->cost;
-    char text[WAY_BYTES];
-    dti_writer way = { text, sizeof text, 0 };
 
-    dti_put_way(&way, t, &v->way);
-    dti_put(w, "  { \"way\": \"%s\", \"verdict\": \"%s\"", text, kinds[v->kind]);
+    dti_put(w, "  { \"way\": \"");
+    dti_put_way(w, t, &v->way); /* no letter of it needs another spelling */
+    dti_put(w, "\", \"verdict\": \"%s\"", kinds[v->kind]);
     if (v->rule != NULL) dti_put(w, ", \"rule\": \"%s\"", v->rule);
     if (v->reason[0] != '\0') {
         dti_put(w, ", \"reason\": ");
@@ -332,6 +338,8 @@ static void put_json(dti_writer *w, const dt_search *s)
         put_options(w, &s->task, &s->verdicts[0].way);
     else
         dti_put(w, "null");
+    dti_put(w, ",\n\"styles\": ");
+    if (s->n_ranked == 0 || !dti_put_way_plan(w, &s->task, &s->verdicts[0].way)) dti_put(w, "null");
     dti_put(w, ",\n\"groups\": [");
     for (int i = 0; dt_search_group(s, i) != NULL; i++) {
         const dt_operator_group *g = dt_search_group(s, i);

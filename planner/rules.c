@@ -104,6 +104,37 @@ static bool k8(const dti_task *t, const dt_way *w, double *number, double *limit
     return w->offload && w->zero < 1;
 }
 
+static bool k2_ends(const dti_task *t, const dt_way *w, double *number, double *limit)
+{
+    (void)t;
+    *number = w->pp;
+    *limit = 1;
+    return w->ends && w->pp > 1;
+}
+
+static bool k3_experts(const dti_task *t, const dt_way *w, double *number, double *limit)
+{
+    *number = (double)t->n_experts;
+    *limit = dti_way_ep(w);
+    return w->ep > 1 && (t->n_experts == 0 || t->n_experts % w->ep != 0);
+}
+
+static bool k8_tiles(const dti_task *t, const dt_way *w, double *number, double *limit)
+{
+    (void)t;
+    *number = w->zero;
+    *limit = 3;
+    return w->tiles > 1 && w->zero < 3;
+}
+
+static bool k8_ends(const dti_task *t, const dt_way *w, double *number, double *limit)
+{
+    (void)t;
+    *number = w->zero;
+    *limit = 2;
+    return w->ends && w->zero > 2;
+}
+
 /* Each with what it says of the two numbers. */
 static const struct rule {
     const char *id;
@@ -115,10 +146,14 @@ static const struct rule {
     { "K3", DTI_TP, k3_heads, "%.0f heads cannot be divided among tp %.0f" },
     { "K3", DTI_TP, k3_kv, "%.0f kv heads neither divide nor are divided by tp %.0f" },
     { "K3", DTI_TP, k3_ff, "a feed-forward width of %.0f cannot be divided among tp %.0f" },
+    { "K3", DTI_TP, k3_experts, "%.0f experts cannot be divided among ep %.0f" },
     { "K6", DTI_PP, layers, "pp %.0f is more than the model's %.0f blocks" },
     { "K5", DTI_PP, k5_dp, "a batch of %.0f cannot be divided among dp %.0f" },
     { "K2", DTI_ZERO, k2, "with stages ZeRO %.0f would send for each microbatch; at most %.0f" },
     { "K8", DTI_REST, k8, "state with the host needs ZeRO, not %.0f but %.0f or more" },
+    { "K2", DTI_REST, k2_ends, "with stages, pp %.0f, ends would be gathered for each microbatch" },
+    { "K8", DTI_REST, k8_tiles, "tiles are of layers that are gathered: ZeRO %.0f, not %.0f" },
+    { "K8", DTI_REST, k8_ends, "ZeRO %.0f cuts ends as well: sharded ends are of %.0f at most" },
     { "K7", DTI_REST, k7, "%.0f tokens cannot be cut over tp %.0f" },
     { "K6", DTI_REST, k6_bubble, "%.0f microbatches leave ranks of pp %.0f idle" },
     { "K6", DTI_REST, k6_turns, "interleaved: %.0f microbatches are no multiple of pp %.0f" },

@@ -54,6 +54,23 @@ static dt_status add_way(dt_search *s, const dt_way *way)
     return add(s, &v, s->by_memory ? bytes : seconds);
 }
 
+/* Stages by time, and by memory where these are others; sharded ends or not. */
+static dt_status add_cuts(dt_search *s, dt_way w)
+{
+    dti_task *t = &s->task;
+    dt_verdict v = { .way = w };
+
+    DT_TRY(add_way(s, &w));
+    if (w.pp == 1 && w.dp > 1 && w.zero < 3 && !t->has_plan && t->rules[DTI_ENDS].n > 0) {
+        w.ends = true;
+        DT_TRY(add_way(s, &w));
+    }
+    if (w.pp == 1 || dti_rule_breaks(t, DTI_REST, &v)) return DT_OK;
+    DT_TRY(dti_stages_by_memory(t, &w, &w.stages));
+    if (w.stages != NULL) DT_TRY(add_way(s, &w));
+    return DT_OK;
+}
+
 /* What is left open: how a microbatch is run. */
 static dt_status add_passes(dt_search *s, dt_way w)
 {
@@ -61,11 +78,11 @@ static dt_status add_passes(dt_search *s, dt_way w)
         w.recompute = (dt_recomputed)r;
         w.schedule = NULL;
         w.stages_per_rank = 1;
-        if (w.pp == 1) DT_TRY(add_way(s, &w));
+        if (w.pp == 1) DT_TRY(add_cuts(s, w));
         for (size_t i = 0; w.pp > 1 && i < DT_COUNT(schedules); i++) {
             w.schedule = schedules[i].name;
             w.stages_per_rank = schedules[i].stages_per_rank;
-            DT_TRY(add_way(s, &w));
+            DT_TRY(add_cuts(s, w));
         }
     }
     return DT_OK;
@@ -150,6 +167,26 @@ static dt_status add_copies(dt_search *s, dt_way w, int64_t ranks)
     return DT_OK;
 }
 
+static dt_status add_experts(dt_search *s, dt_way w, int64_t ranks)
+{
+    const dti_task *t = &s->task;
+    const int64_t most = t->has_plan ? 1 : dti_min(dti_max(t->n_experts, 1), ranks);
+
+    for (int ep = 1; ep <= most; ep++) {
+        dt_verdict v;
+        w.ep = ep;
+        v = (dt_verdict){ .way = w };
+        if (ranks % ep != 0 || !pinned(t->o.ep, ep)) continue;
+        if (dti_rule_breaks(t, DTI_TP, &v))
+            DT_TRY(add(s, &v, INFINITY));
+        else if (t->o.goal != DT_PLAN_STEP)
+            DT_TRY(add_copies(s, w, ranks / ep));
+        else
+            DT_TRY(add_pp(s, w, ranks / ep));
+    }
+    return DT_OK;
+}
+
 static dt_status add_all(dt_search *s)
 {
     const int64_t ranks = dti_machine_ranks(&s->task.machine);
@@ -159,10 +196,8 @@ static dt_status add_all(dt_search *s)
         if (ranks % tp != 0 || !pinned(s->task.o.tp, tp)) continue;
         if (dti_rule_breaks(&s->task, DTI_TP, &v))
             DT_TRY(add(s, &v, INFINITY));
-        else if (s->task.o.goal != DT_PLAN_STEP)
-            DT_TRY(add_copies(s, v.way, ranks / tp));
         else
-            DT_TRY(add_pp(s, v.way, ranks / tp));
+            DT_TRY(add_experts(s, v.way, ranks / tp));
     }
     return DT_OK;
 }
@@ -171,7 +206,7 @@ static dt_status add_all(dt_search *s)
 
 static int n_axes(const dt_way *w)
 {
-    return (w->pp > 1) + (w->dp > 1) + (w->tp > 1);
+    return (w->pp > 1) + (w->dp > 1) + (w->ep > 1) + (w->tp > 1);
 }
 
 /* Of two that were counted: seconds, then bytes that travel, then axes. */
@@ -204,6 +239,45 @@ bool dti_verdict_fits(const dti_task *t, dt_verdict *v)
     return false;
 }
 
+/* What tiles can save at most: two blocks that are gathered, and a layer with its gradient, twice
+ * each; and chunks: logits and their gradient, as they are and in f32. */
+static double tiles_save(const dti_task *t, const dt_way *w)
+{
+    const double size = (double)dt_dtype_size(t->dtype);
+
+    return 2 * dti_block_share(t, w) * size + 2 * t->largest / w->tp * (size + sizeof(float));
+}
+
+static double chunks_save(const dti_task *t, const dt_way *w)
+{
+    const double size = (double)dt_dtype_size(t->dtype);
+
+    return (double)(dti_way_rows(t, w) * t->o.sequence * t->info.vocab_size) / w->tp * 2 *
+           (size + sizeof(float));
+}
+
+/* What gives up time for memory is looked at where so much is wanting: the loss in chunks, of
+ * tokens whose logits are there together, and layers in tiles, ever smaller ones. */
+static dt_status add_savers(dt_search *s, const dt_verdict *v)
+{
+    const dti_task *t = &s->task;
+    const double wanting = v->number - v->limit;
+    dt_way w = v->way, more = v->way;
+    const int64_t eighth = (t->o.sequence + 7) / 8, chunk = (eighth + w.tp - 1) / w.tp * w.tp;
+    const bool tiles = w.zero == 3 && !t->has_plan && w.tiles < dti_tiles[DTI_TILES - 1];
+
+    if (t->o.goal != DT_PLAN_STEP) return DT_OK;
+    if (w.chunk == 0 && w.tiles == 0 && chunk < t->o.sequence &&
+        wanting <= chunks_save(t, &w) + (tiles ? tiles_save(t, &w) : 0)) {
+        more.chunk = chunk;
+        DT_TRY(add_way(s, &more));
+    }
+    if (!tiles || wanting > tiles_save(t, &w)) return DT_OK;
+    w.tiles = w.tiles == 0 ? dti_tiles[0] : dti_tiles[1];
+    DT_TRY(add_way(s, &w));
+    return DT_OK;
+}
+
 /* Its bound becomes its time, or infinite. */
 static dt_status count(dt_search *s, size_t i)
 {
@@ -219,7 +293,10 @@ static dt_status count(dt_search *s, size_t i)
         return DT_OK;
     }
     v->counted = true;
-    if (!dti_verdict_fits(&s->task, v)) return DT_OK;
+    if (!dti_verdict_fits(&s->task, v)) { /* the list may move */
+        const dt_verdict wanting = *v;
+        return add_savers(s, &wanting);
+    }
     v->kind = DT_VERDICT_RANKED;
     s->bounds[i] = v->cost.seconds;
     return DT_OK;
@@ -351,7 +428,7 @@ static dt_status grow(dt_search *of)
         if (!wide && m->figure[DT_FIGURE_BETWEEN_BANDWIDTH].value == 0) break;
         *(wide ? &m->devices_per_node : &m->nodes) *= 2;
         more.task.machine = *m;
-        more.task.o.pp = more.task.o.dp = more.task.o.tp = 0;
+        more.task.o.pp = more.task.o.dp = more.task.o.ep = more.task.o.tp = 0;
         if (step) more.task.o.batch = dti_max(asked.batch, dti_machine_ranks(m));
         more.task.o.top = 1;
         more.task.o.most_counted = 8;
@@ -382,7 +459,7 @@ dt_status dt_search_ways(dt_runtime *rt, const char *dir, const dt_machine *mach
     DT_TRY_TO(fail, st, search(s));
     explain(s);
     if (s->n_ranked == 0 && s->end == DT_SEARCH_WHOLE &&
-        s->task.o.pp + s->task.o.dp + s->task.o.tp == 0)
+        s->task.o.pp + s->task.o.dp + s->task.o.ep + s->task.o.tp == 0)
         DT_TRY_TO(fail, st, grow(s));
     if (s->n_ranked > 0) {
         s->least_devices = dti_machine_ranks(machine);

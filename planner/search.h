@@ -13,8 +13,12 @@
 enum { DTI_MESH_BYTES = 64, DTI_MAX_STAGES = 2048 };
 
 /* Mesh dims of a way as bits, whichever of them its mesh has: the last one is the nearest. */
-enum { DTI_DIM_PP, DTI_DIM_DP, DTI_DIM_TP, DTI_N_DIMS };
-enum { DTI_OVER_DP = 1 << DTI_DIM_DP, DTI_OVER_TP = 1 << DTI_DIM_TP };
+enum { DTI_DIM_PP, DTI_DIM_DP, DTI_DIM_EP, DTI_DIM_TP, DTI_N_DIMS };
+enum {
+    DTI_OVER_DP = 1 << DTI_DIM_DP,
+    DTI_OVER_EP = 1 << DTI_DIM_EP,
+    DTI_OVER_TP = 1 << DTI_DIM_TP
+};
 
 /* What ways have elsewhere, and reports say. */
 #define DTI_NO_CP "cp, context parallelism, which the library does not have"
@@ -24,7 +28,7 @@ enum { DTI_BUCKET_BYTES = 64 << 20 };
 
 /* A pass of one sequence over tp alone, and a step of it: what bounds are made of. */
 typedef struct dti_profile {
-    int tp;
+    int ep, tp;
     bool sequence_parallel;
     dt_recomputed recompute;
     dt_status refused; /* no such pass */
@@ -33,7 +37,7 @@ typedef struct dti_profile {
 
 /* Passes of some sequences over tp alone, in seconds: the same for generation. */
 typedef struct dti_pass {
-    int tp;
+    int ep, tp;
     int64_t rows;
     dt_status refused;
     double prompt, token;
@@ -41,9 +45,19 @@ typedef struct dti_pass {
 
 /* How many blocks each stage has. */
 typedef struct dti_split {
-    int pp, n; /* ranks, stages */
+    int pp, n;        /* ranks, stages */
+    const char *text; /* as a way says it, or NULL */
     int *blocks;
 } dti_split;
+
+/* Rules of a plan that ways have beside the built-in one (way_plans.c): of experts, of ends, and of
+ * layers in tiles. */
+enum { DTI_EXPERTS, DTI_ENDS, DTI_TILED };
+enum { DTI_TILES = 2, DTI_RULES = 2 + 2 * DTI_TILES };
+typedef struct dti_rules {
+    dt_plan_rule *rules; /* [n] */
+    size_t n, room;
+} dti_rules;
 
 typedef struct dti_task {
     dt_runtime *rt;
@@ -54,10 +68,16 @@ typedef struct dti_task {
     dt_optimizer_options optimizer;
     dt_model_info info;
     dt_dtype dtype;
-    int64_t ff;                    /* the widest axis that tp cuts by rows */
-    double largest;                /* parameters of the largest layer */
-    double all_params;             /* of the model */
-    double block_params;           /* of a block, on average */
+    int64_t ff;           /* the widest axis that tp cuts by rows */
+    double largest;       /* parameters of the largest layer */
+    double all_params;    /* of the model */
+    double block_params;  /* of a block, on average */
+    double expert_params; /* of these, those of experts */
+    int64_t n_experts;    /* of a block; 0: there are none */
+    bool has_plan;        /* the caller's or the checkpoint's: ways have none of their own */
+    dti_rules rules[DTI_RULES];
+    dt_plan plans[2 * DTI_RULES];  /* chains of these, with and without a dim of experts */
+    dti_arena texts;               /* of rules and of stages */
     double head_flops;             /* of a token */
     double rate;                   /* operations a second that a device reaches */
     char guessed[DT_REASON_BYTES]; /* kernels that were not measured, and taken for others */
@@ -97,9 +117,27 @@ void dti_task_close(dti_task *t);
 dt_status dti_profile_of(dti_task *t, const dt_way *way, const dti_profile **out) DT_MUST_USE;
 dt_status dti_split_of(dti_task *t, const dt_way *way, const dti_split **out) DT_MUST_USE;
 
+/* Mesh dims that experts are cut over alone, and ranks of a stage. */
+int dti_way_ep(const dt_way *way);
+int dti_way_place(const dt_way *way);
+
 /* "pp=2,dp=2,tp=2" */
 const char *dti_way_mesh(const dt_way *way, char text[DTI_MESH_BYTES]);
 int64_t dti_way_rows(const dti_task *t, const dt_way *way); /* sequences of a microbatch */
+
+/* --- plans of styles that ways need (way_plans.c) -------------------------------------------- */
+
+extern const int dti_tiles[DTI_TILES]; /* that layers may be cut in */
+
+struct dti_described;
+
+/* How layers may be cut in tiles, ends and experts: from the rows of a described model. */
+dt_status dti_way_plans_open(dti_task *t, const struct dti_described *d) DT_MUST_USE;
+void dti_way_plans_close(dti_task *t);
+
+/* The caller's, that of a way's experts, ends and tiles, or NULL; as JSON what is its own. */
+const dt_plan *dti_way_plan(const dti_task *t, const dt_way *way);
+bool dti_put_way_plan(dti_writer *w, const dti_task *t, const dt_way *way);
 
 /* --- rules (rules.c) -------------------------------------------------------------------------- */
 
@@ -145,8 +183,18 @@ void dti_way_options(const dti_task *t, const dt_way *way, dt_load_options *load
 dt_status dti_way_try(const dti_task *t, const dt_way *way, const dt_run_options *run, int steps,
                       double *times) DT_MUST_USE;
 
+/* Of a microbatch of so many rows, at the least, what a block keeps on a rank, and what the way
+ * back makes again of one; parameters of a block that a rank holds (bound.c). */
+dt_status dti_kept_by_block(dti_task *t, const dt_way *way, double rows, double *out,
+                            double *again) DT_MUST_USE;
+double dti_block_share(const dti_task *t, const dt_way *way);
+
 /* What it needs (cost.c). Errors are those of dry runs. */
 dt_status dti_way_count(dti_task *t, const dt_way *way, dt_way_cost *out) DT_MUST_USE;
+
+/* Stages of which the largest holds least, as a way says it; NULL: those that it has anyhow
+ * (split.c). */
+dt_status dti_stages_by_memory(dti_task *t, const dt_way *way, const char **out) DT_MUST_USE;
 
 /* Ranks of a pipeline that have as many blocks, and embed or head alike, are of one kind: the first
  * rank of each [*n], and the kind at each rank, in arrays of DTI_MAX_STAGES. */

@@ -33,16 +33,18 @@ static dt_status run(const dti_task *t, const dt_way *w, int place, int64_t rows
                      dti_prediction *out)
 {
     const dti_meter meter = { price, (void *)(uintptr_t)&t->machine };
+    dt_load_options load = t->load;
     char mesh[DTI_MESH_BYTES];
     dti_predict_options o = { .mesh = dti_way_mesh(w, mesh),
-                              .rank = place * w->dp * w->tp,
+                              .rank = place * dti_way_place(w),
                               .batch = rows * w->dp,
                               .sequence = t->o.sequence,
-                              .load = &t->load,
+                              .load = &load,
                               .like = t->rt,
                               .device = t->machine.gpus ? "cuda" : NULL,
                               .meter = t->machine.n_rates > 0 ? &meter : NULL };
 
+    load.plan = dti_way_plan(t, w);
     DT_TRY(dti_predict(t->dir, &o, out));
     return DT_OK;
 }
@@ -50,7 +52,7 @@ static dt_status run(const dti_task *t, const dt_way *w, int place, int64_t rows
 /* Ranks that compute at a time on a core. */
 static double crowd_of(const dti_task *t, const dt_way *w)
 {
-    const int64_t at_once = (int64_t)w->dp * w->tp * (w->microbatches > 1 ? w->pp : 1);
+    const int64_t at_once = (int64_t)dti_way_place(w) * (w->microbatches > 1 ? w->pp : 1);
     const double share =
         (double)dti_min(at_once, t->machine.devices_per_node) / (double)t->machine.devices_per_node;
 
@@ -171,20 +173,21 @@ dt_status dti_serve_look(dti_task *t, const dt_way *w, dti_look *out)
 /* --- bounds ----------------------------------------------------------------------------------- */
 
 /* Found once, or made; borrowed until the next call. */
-static dt_status pass_of(dti_task *t, int tp, int64_t rows, const dti_pass **out)
+static dt_status pass_of(dti_task *t, int ep, int tp, int64_t rows, const dti_pass **out)
 {
-    const dt_way w = { .pp = 1, .dp = 1, .tp = tp, .microbatches = 1 };
+    const dt_way w = { .pp = 1, .dp = 1, .ep = ep, .tp = tp, .microbatches = 1 };
     dt_way_cost unused = { 0 };
     dti_prediction p = { 0 };
     dti_pass *made;
 
     for (size_t i = 0; i < t->n_passes; i++) {
         *out = &t->passes[i];
-        if (t->passes[i].tp == tp && t->passes[i].rows == rows) return DT_OK;
+        if (t->passes[i].ep == ep && t->passes[i].tp == tp && t->passes[i].rows == rows)
+            return DT_OK;
     }
     DT_TRY(dti_grow((void **)&t->passes, &t->passes_room, t->n_passes + 1, sizeof *made));
     made = &t->passes[t->n_passes];
-    *made = (dti_pass){ .tp = tp, .rows = rows };
+    *made = (dti_pass){ .ep = ep, .tp = tp, .rows = rows };
     made->refused = run(t, &w, 0, rows, &p);
     if (made->refused == DT_OK) {
         made->prompt = seconds_of(t, &w, &p.prefill, p.prefill_seconds, &unused);
@@ -210,9 +213,8 @@ dt_status dti_serve_bound(dti_task *t, const dt_way *w, double *bytes, double *s
         DT_TRY(dti_split_of(t, w, &s));
         blocks = s->blocks[0];
     }
-    *bytes =
-        packed ? 0 : SLACK * t->block_params * blocks * (double)dt_dtype_size(t->dtype) / w->tp;
-    DT_TRY(pass_of(t, w->tp, dti_max(rows / w->microbatches, 1), &p));
+    *bytes = packed ? 0 : SLACK * dti_block_share(t, w) * blocks * (double)dt_dtype_size(t->dtype);
+    DT_TRY(pass_of(t, dti_way_ep(w), w->tp, dti_max(rows / w->microbatches, 1), &p));
     *seconds = SLACK * (prompts ? p->prompt : p->token);
     if (p->refused != DT_OK) *bytes = *seconds = 0; /* counting it says why */
     return DT_OK;

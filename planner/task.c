@@ -44,6 +44,10 @@ static void measure_layers(dti_task *t, const dti_described *d)
         t->all_params += n;
         if (before > 0 && strncmp(spec->name, blocks, before) == 0) {
             t->block_params += n / (double)d->info.n_layers;
+            if (dti_kind_is(spec->kind, "experts")) {
+                t->expert_params += n / (double)d->info.n_layers;
+                t->n_experts = dti_max(t->n_experts, spec->axis[2].extent);
+            }
             if (spec->axis[0].extent > t->ff) t->ff = spec->axis[0].extent;
         } else if (!dti_kind_has_ids(spec->kind)) {
             t->head_flops += dti_spec_flops(spec);
@@ -54,12 +58,15 @@ static void measure_layers(dti_task *t, const dti_described *d)
 static dt_status describe(dti_task *t)
 {
     dti_described d;
+    dt_status st;
 
     DT_TRY(dti_describe(t->rt, t->dir, &d));
     t->info = d.info;
     t->dtype = !t->load.keep_dtype ? t->load.dtype : d.dtype_known ? d.info.dtype : DT_F32;
     measure_layers(t, &d);
+    st = dti_way_plans_open(t, &d);
     dti_described_free(&d);
+    DT_TRY(st);
     return DT_OK;
 }
 
@@ -68,14 +75,24 @@ static dt_status check_degrees(const dti_task *t)
 {
     const dt_planner_options *o = &t->o;
     const int64_t ranks = dti_machine_ranks(&t->machine);
-    const int64_t asked = dti_max(o->pp, 1) * dti_max(o->dp, 1) * dti_max(o->tp, 1);
+    const int64_t ep = dti_max(o->ep, 1);
     const bool all = o->pp > 0 && o->dp > 0 && o->tp > 0;
+    int64_t asked;
 
-    DT_CHECK(o->pp >= 0 && o->dp >= 0 && o->tp >= 0, DT_ERR_ARG, "degrees must be 0 or more");
+    DT_CHECK(o->pp >= 0 && o->dp >= 0 && o->ep >= 0 && o->tp >= 0 && o->pp <= ranks &&
+                 o->dp <= ranks && o->ep <= ranks && o->tp <= ranks,
+             DT_ERR_ARG, "pp=%d,dp=%d,ep=%d,tp=%d: degrees are 0 (any) to the %lld devices", o->pp,
+             o->dp, o->ep, o->tp, (long long)ranks);
+    DT_CHECK(ep == 1 || (t->n_experts % ep == 0 && !t->has_plan), DT_ERR_ARG,
+             "ep=%d cuts experts, and %s; --plan can say more", o->ep,
+             t->has_plan        ? "there is a plan of styles, which says where these lie"
+             : t->n_experts > 0 ? "it does not divide those of the model"
+                                : "the model has none");
+    asked = dti_max(o->pp, 1) * dti_max(o->dp, 1) * ep * dti_max(o->tp, 1);
     if (o->goal == DT_PLAN_STEP)
         DT_CHECK(all ? asked == ranks : ranks % asked == 0, DT_ERR_ARG,
-                 "pp=%d,dp=%d,tp=%d: the machine has %lld devices, and a step takes all", o->pp,
-                 o->dp, o->tp, (long long)ranks);
+                 "pp=%d,dp=%d,tp=%d%s: the machine has %lld devices, and a step takes all", o->pp,
+                 o->dp, o->tp, ep > 1 ? " and ep" : "", (long long)ranks);
     else
         DT_CHECK(asked <= ranks, DT_ERR_ARG, "pp=%d,dp=%d,tp=%d: the machine has %lld devices",
                  o->pp, o->dp, o->tp, (long long)ranks);
@@ -139,11 +156,22 @@ void dti_task_close(dti_task *t)
 {
     for (size_t i = 0; i < t->n_splits; i++) dti_free(t->splits[i].blocks);
     dti_free(t->splits);
+    dti_way_plans_close(t);
     dti_free(t->profiles);
     dti_free(t->passes);
 }
 
 /* --- ways ------------------------------------------------------------------------------------- */
+
+int dti_way_ep(const dt_way *w)
+{
+    return w->ep > 1 ? w->ep : 1;
+}
+
+int dti_way_place(const dt_way *w)
+{
+    return w->dp * dti_way_ep(w) * w->tp;
+}
 
 const char *dti_way_mesh(const dt_way *w, char text[DTI_MESH_BYTES])
 {
@@ -151,6 +179,7 @@ const char *dti_way_mesh(const dt_way *w, char text[DTI_MESH_BYTES])
 
     if (w->pp > 1) used += snprintf(text, DTI_MESH_BYTES, "pp=%d,", w->pp);
     used += snprintf(text + used, DTI_MESH_BYTES - (size_t)used, "dp=%d", w->dp);
+    if (w->ep > 1) used += snprintf(text + used, DTI_MESH_BYTES - (size_t)used, ",ep=%d", w->ep);
     if (w->tp > 1) (void)snprintf(text + used, DTI_MESH_BYTES - (size_t)used, ",tp=%d", w->tp);
     return text;
 }
@@ -168,24 +197,27 @@ dt_status dti_profile_of(dti_task *t, const dt_way *w, const dti_profile **out)
     dt_step_options step = DT_STEP_OPTIONS_INIT;
     dt_loss_options loss = DT_LOSS_OPTIONS_INIT;
     dt_load_options load = t->load;
+    const dt_way passes = { .dp = 1, .ep = w->ep, .tp = w->tp };
     char mesh[DTI_MESH_BYTES];
     dti_profile *p;
 
     for (size_t i = 0; i < t->n_profiles; i++) {
         p = &t->profiles[i];
         *out = p;
-        if (p->tp == w->tp && p->sequence_parallel == w->sequence_parallel &&
-            p->recompute == w->recompute)
+        if (p->ep == dti_way_ep(w) && p->tp == w->tp &&
+            p->sequence_parallel == w->sequence_parallel && p->recompute == w->recompute)
             return DT_OK;
     }
     DT_TRY(dti_grow((void **)&t->profiles, &t->profiles_room, t->n_profiles + 1, sizeof *p));
     p = &t->profiles[t->n_profiles];
-    *p = (dti_profile){ .tp = w->tp,
+    *p = (dti_profile){ .ep = dti_way_ep(w),
+                        .tp = w->tp,
                         .sequence_parallel = w->sequence_parallel,
                         .recompute = w->recompute };
     load.sequence_parallel = w->sequence_parallel;
     loss.recompute = w->recompute;
-    o.mesh = dti_way_mesh(&(dt_way){ .dp = 1, .tp = w->tp }, mesh);
+    load.plan = dti_way_plan(t, &passes);
+    o.mesh = dti_way_mesh(&passes, mesh);
     o.sequence = t->o.sequence;
     o.load = &load;
     step.loss = &loss;
@@ -194,58 +226,5 @@ dt_status dti_profile_of(dti_task *t, const dt_way *w, const dti_profile **out)
     if (p->refused == DT_ERR_MEMORY) return DT_ERR_MEMORY;
     t->n_profiles++;
     *out = p;
-    return DT_OK;
-}
-
-/* --- stages ----------------------------------------------------------------------------------- */
-
-/* As a load cuts the model over pp: on a dry mesh of it alone. */
-static dt_status cut(const dti_task *t, dti_split *out)
-{
-    dt_run_options run = DT_RUN_OPTIONS_INIT;
-    dt_load_options load = t->load;
-    dti_described d = { 0 };
-    dti_stages s = { 0 };
-    dt_runtime *rt = NULL;
-    dt_mesh *mesh = NULL;
-    char text[DTI_MESH_BYTES];
-    dt_status st = DT_OK;
-
-    load.n_stages = out->n;
-    run.n_ranks = out->pp;
-    (void)snprintf(text, sizeof text, "pp=%d", out->pp);
-    DT_TRY_TO(done, st,
-              dti_alloc_array((size_t)out->n, sizeof *out->blocks, (void **)&out->blocks));
-    DT_TRY_TO(done, st, dt_runtime_create_dry(&run, 0, t->rt, &rt));
-    DT_TRY_TO(done, st, dt_mesh_create(rt, text, &mesh));
-    DT_TRY_TO(done, st, dti_describe_for(t->dir, mesh, &load, &d));
-    DT_TRY_TO(done, st, dti_stages_cut(&d, mesh, &load, &s));
-    for (int i = 0; i < out->n; i++) out->blocks[i] = (int)s.stage[i].n;
-done:
-    dti_stages_free(&s);
-    dti_described_free(&d);
-    dt_mesh_release(&mesh);
-    dt_runtime_release_dry(&rt);
-    return st;
-}
-
-dt_status dti_split_of(dti_task *t, const dt_way *w, const dti_split **out)
-{
-    const int n = w->pp * (w->stages_per_rank > 1 ? w->stages_per_rank : 1);
-    dti_split *s;
-    dt_status st;
-
-    for (size_t i = 0; i < t->n_splits; i++) {
-        *out = &t->splits[i];
-        if (t->splits[i].pp == w->pp && t->splits[i].n == n) return DT_OK;
-    }
-    DT_TRY(dti_grow((void **)&t->splits, &t->splits_room, t->n_splits + 1, sizeof *s));
-    s = &t->splits[t->n_splits];
-    *s = (dti_split){ .pp = w->pp, .n = n };
-    st = cut(t, s);
-    if (st != DT_OK) dti_free(s->blocks);
-    DT_TRY(st);
-    t->n_splits++;
-    *out = s;
     return DT_OK;
 }

@@ -10,7 +10,8 @@
 /* Ranks that a group over `dims` has in a node, and in all. */
 static void group_of(const dt_machine *m, const dt_way *w, uint32_t dims, int *inside, int *all)
 {
-    const int size[] = { w->pp, w->dp, w->tp }, stride[] = { w->dp * w->tp, w->tp, 1 };
+    const int size[] = { w->pp, w->dp, dti_way_ep(w), w->tp };
+    const int stride[] = { dti_way_place(w), dti_way_ep(w) * w->tp, w->tp, 1 };
 
     *inside = *all = 1;
     for (int d = 0; d < DTI_N_DIMS; d++) {
@@ -40,7 +41,7 @@ double dti_comm_seconds(const dt_machine *m, const dt_way *w, uint32_t dims, dt_
  * lie in one node each, so do those between. */
 bool dti_message_leaves(const dt_machine *m, const dt_way *w, int a, int b)
 {
-    const int n = w->dp * w->tp, each = m->devices_per_node;
+    const int n = dti_way_place(w), each = m->devices_per_node;
 
     return a * n / each != b * n / each || ((a + 1) * n - 1) / each != ((b + 1) * n - 1) / each;
 }
@@ -48,7 +49,7 @@ bool dti_message_leaves(const dt_machine *m, const dt_way *w, int a, int b)
 /* All ranks of a stage send at once: those of them that a node has share its way out. */
 double dti_message_seconds(const dt_machine *m, const dt_way *w, int a, int b, double bytes)
 {
-    const int64_t each = m->devices_per_node, n = dti_min(each, (int64_t)w->dp * w->tp);
+    const int64_t each = m->devices_per_node, n = dti_min(each, dti_way_place(w));
     const bool between = dti_message_leaves(m, w, a, b);
     double latency, bandwidth;
 

@@ -143,7 +143,7 @@ dt_status dti_way_try(const dti_task *t, const dt_way *w, const dt_run_options *
     job j = { t, w, steps, times };
 
     if (options != NULL) run = *options;
-    run.n_ranks = w->pp * w->dp * w->tp;
+    run.n_ranks = w->pp * dti_way_place(w);
     run.threads_per_rank = t->machine.threads;
     run.ranks_together = w->tp;
     DT_TRY(dt_run(&run, on_rank, &j));

@@ -133,6 +133,11 @@ typedef struct dt_way {
     const char *schedule; /* of the pipeline; NULL: there is none */
     int stages_per_rank;
     int64_t microbatches; /* of generation: groups of sequences that follow each other */
+    int ep;             /* mesh dim between dp and tp that whole experts are cut over; 0, 1: none */
+    bool ends;          /* what is in no block is fully sharded over dp, blocks are not */
+    int tiles;          /* of stage 3: of each linear layer, gathered one by one; 0: whole */
+    int64_t chunk;      /* tokens of a sequence whose logits exist at a time; 0: all */
+    const char *stages; /* blocks of each stage, "9,8,7"; NULL: so that the busiest does least */
 } dt_way;
 
 /* What a step costs the rank that it costs most. */
@@ -184,14 +189,15 @@ typedef struct dt_planner_options {
     int top;                               /* ways to rank; 1 */
     int most_counted;                      /* ways to count at most; 400 */
     dt_plan_goal goal;
+    int ep;         /* as pp, dp and tp */
     double seconds; /* to look for: what would be counted later, but for a first way, ends the
                      * search, which says so. 0: as many as it takes, so that the same input always
                      * finds the same */
 } dt_planner_options;
 
-#define DT_PLANNER_OPTIONS_INIT                                                        \
-    {                                                                                  \
-        sizeof(dt_planner_options), 0, 0, NULL, NULL, 0, 0, 0, 1, 400, DT_PLAN_STEP, 0 \
+#define DT_PLANNER_OPTIONS_INIT                                                           \
+    {                                                                                     \
+        sizeof(dt_planner_options), 0, 0, NULL, NULL, 0, 0, 0, 1, 400, DT_PLAN_STEP, 0, 0 \
     }
 
 /* What ended a search before it was known that nothing else could be faster. */
@@ -204,13 +210,17 @@ typedef enum dt_search_end {
 typedef struct dt_search dt_search;
 
 /**
- * Finds the ways in which a step of training takes the least time: all degrees of pipeline, data
- * and tensor parallelism that use every device of the machine, stages of ZeRO, tokens cut,
- * recomputation, schedules, microbatches, state with the host. Rules forbid some; others are passed
+ * Finds the ways in which a step of training takes the least time: all degrees of pipeline, data,
+ * tensor and expert parallelism that use every device of the machine, stages of ZeRO, of layers
+ * outside of blocks alone too, tokens cut, recomputation, schedules, stages by time or by memory,
+ * microbatches, state with the host; and, where a way has no room, the loss in chunks and layers in
+ * tiles. Rules forbid some; others are passed
  * over because a bound says that they need too much memory or time; what is left is counted by dry
  * runs, the most promising first, until nothing can be faster. It is a function of its arguments,
  * unless they limit its seconds and it needs more.
- * For generation the degrees alone are looked at, also of a part of the devices.
+ * For generation the degrees alone are looked at, also of a part of the devices. Where the caller
+ * has a plan of styles it is kept, and what would need another is not looked at: experts over a dim
+ * of their own, tiles, layers outside of blocks.
  *
  *   rt   whose registries hold; NULL: the built-in ones alone
  *   dir  a folder with config.json
@@ -233,7 +243,7 @@ DT_API void dt_search_release(dt_search **search); /* accepts NULL */
  * dt_search_print() tells of the way that was judged last.
  *
  *   way  all degrees, which together use every device; 0 microbatches: of one sequence each; 0
- *        stages_per_rank: 1. `schedule` is borrowed until the search is released
+ *        stages_per_rank: 1. `schedule` and `stages` are borrowed until the search is released
  *
  * Not collective.
  * Errors      DT_ERR_ARG  NULL, degrees that are not the machine's devices, a zero out of range, a

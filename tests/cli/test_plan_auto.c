@@ -186,6 +186,41 @@ DT_TEST(cli_plan_auto, train_takes_the_file_by_plan)
     train_fixture("llama/gelu");
 }
 
+/* Whole experts on a mesh dim of their own: the plan's file brings their styles, and the run keeps
+ * them when the file is gone. */
+DT_TEST(cli_plan_auto, experts_have_styles_of_the_plan)
+{
+    char file[DT_TEST_PATH_BYTES + 16], plan[TRAIN_PATH_BYTES], run[TRAIN_PATH_BYTES];
+    command_result r;
+    train_place p;
+    double want;
+
+    open_place(&p, file);
+    (void)dt_test_source_path(p.model, "tests/golden/qwen3_moe/base");
+    (void)snprintf(plan, sizeof plan, "%s/plan.json", p.folder);
+    (void)snprintf(run, sizeof run, "%s/experts", p.folder);
+    want = loss_of(&p, "alone", NULL);
+    r = COMMAND_ENDS(0, COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file,
+                                "--batch", "8", "--sequence", "16", "--dtype", "f32", "--json",
+                                "--explain", "dp=2,ep=2"));
+    dt_test_write_file(p.folder, "plan.json", r.out, strlen(r.out));
+    DT_ASSERT(strstr(r.out, "{ \"ep\": \"grouped_gemm\" }") != NULL);
+    DT_ASSERT_CLOSE(loss_of(&p, "experts", plan), want, 1e-5 * want);
+    DT_ASSERT(unlink(plan) == 0);
+    COMMAND_ENDS(0, COMMAND("train", "--resume", "-o", run, "--steps", "3"));
+    (void)train_number(run, 3, "loss");
+    dt_test_write_file(p.folder, "plan.json",
+                       "{\"options\": {\"mesh\": \"ep=2\"}, \"styles\": 5, \"verdicts\": []}", 58);
+    COMMAND_ENDS(2,
+                 COMMAND("train", "-m", p.model, "--data", p.data, "--steps", "1", "-o", p.run,
+                         "--plan", plan),
+                 "\"styles\" must be an object, or null");
+    COMMAND_ENDS(
+        2,
+        COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--explain", "ep=4"),
+        "it does not divide those of the model");
+}
+
 DT_TEST(cli_plan_auto, every_checkpoint_trains_by_its_plans_as_alone)
 {
     dt_test_long();

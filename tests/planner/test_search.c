@@ -214,14 +214,67 @@ DT_TEST(search, nothing_is_faster_on_a_machine_that_was_measured)
     compare(folder, &m, 8);
 }
 
-/* 2 models, 1 to 8 ranks on 1 and 2 nodes, 5 memories, 3 links, 2 batches: 420. */
+/* Whole experts on a mesh dim of their own. */
+DT_TEST(search, nothing_is_faster_than_what_is_found_for_a_mixture_of_experts)
+{
+    const dt_machine m = test_machine(1, 2, 1e9, 1e7, 1e6);
+    char folder[DT_TEST_PATH_BYTES];
+    const dt_verdict *v;
+    bool seen = false;
+    dt_search *s;
+
+    (void)dt_test_source_path(folder, "tests/golden/qwen3_moe/base");
+    compare(folder, &m, 2);
+    s = searched(folder, &m, 2, 1);
+    for (int64_t k = 0; (v = dt_search_at(s, k)) != NULL; k++)
+        seen = seen || (v->way.ep == 2 && v->kind != DT_VERDICT_REFUSED);
+    dt_search_release(&s);
+    DT_ASSERT(seen);
+}
+
+/* So these need not be looked at where there is room without. */
+DT_TEST(search, chunks_and_tiles_are_never_faster)
+{
+    const dt_machine m = test_machine(1, 4, 1e9, 1e7, 1e6);
+    char folder[DT_TEST_PATH_BYTES];
+    const dt_verdict *v;
+    int n = 0;
+    dt_search *s;
+
+    test_model_write(&small, folder);
+    s = searched(folder, &m, 8, 1);
+    for (int64_t i = 0; (v = dt_search_at(s, i)) != NULL; i += 7) {
+        dt_way w = v->way;
+        dt_way_cost plain, c;
+        if (v->kind == DT_VERDICT_RULE || dti_way_count(&s->task, &w, &plain) != DT_OK) continue;
+        w.chunk = 4;
+        DT_ASSERT_OK(dti_way_count(&s->task, &w, &c));
+        DT_ASSERT(c.seconds >= plain.seconds);
+        n++;
+        if (w.zero < 3) continue;
+        w.chunk = 0;
+        w.tiles = dti_tiles[0];
+        DT_ASSERT_OK(dti_way_count(&s->task, &w, &c));
+        DT_ASSERT(c.seconds >= plain.seconds);
+    }
+    DT_ASSERT(n > 20);
+    dt_search_release(&s);
+}
+
+/* 2 models, 1 to 8 ranks on 1 and 2 nodes, 5 memories, 3 links, 2 batches: 420; 5 of experts. */
 DT_TEST(search, nothing_is_faster_than_what_is_found_in_many_cases)
 {
     static const double bytes[] = { 5e4, 2e5, 4e5, 8e5, 1e8 };
+    char folder[DT_TEST_PATH_BYTES];
 
     dt_test_long();
     compare_all(&small, 8, bytes, 5);
     compare_all(&narrow, 8, bytes, 5);
+    (void)dt_test_source_path(folder, "tests/golden/qwen3_moe/base");
+    for (int b = 0; b < 5; b++) {
+        const dt_machine m = test_machine(2, 2, bytes[b], 1e7, 1e6);
+        compare(folder, &m, 4);
+    }
 }
 
 /* --- counted exactly -------------------------------------------------------------------------- */
@@ -475,6 +528,38 @@ DT_TEST(search, all_ways_may_be_asked_for)
     for (const dt_verdict *v; (v = dt_search_at(s, n)) != NULL; n++)
         DT_ASSERT(v->kind != DT_VERDICT_RANKED && v->kind != DT_VERDICT_SLOWER);
     dt_search_release(&s);
+}
+
+/* The first rank keeps most passes, the last has the head: neither has as many blocks as the others
+ * then, and the largest holds less than with stages by time. */
+DT_TEST(search, stages_by_memory_hold_less)
+{
+    static const test_model deep = { "deep", 64, 128, 4, 2, 16, 96, 64, "float32" };
+    const dt_machine m = test_machine(1, 4, 1e9, 1e9, 1e9);
+    dt_way w = {
+        .pp = 4, .dp = 1, .tp = 1, .schedule = "1f1b", .stages_per_rank = 1, .microbatches = 8
+    };
+    dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
+    char folder[DT_TEST_PATH_BYTES];
+    dt_way_cost by_time, by_memory;
+    const dti_split *split;
+    int sum = 0;
+    dti_task t;
+
+    test_model_write(&deep, folder);
+    o.batch = 64;
+    o.sequence = 64;
+    DT_ASSERT_OK(dti_task_open(NULL, folder, &m, &o, &t));
+    DT_ASSERT_OK(dti_way_count(&t, &w, &by_time));
+    DT_ASSERT_OK(dti_stages_by_memory(&t, &w, &w.stages));
+    DT_ASSERT(w.stages != NULL);
+    DT_ASSERT_OK(dti_way_count(&t, &w, &by_memory));
+    DT_ASSERT(by_memory.peak_bytes < by_time.peak_bytes);
+    DT_ASSERT_OK(dti_split_of(&t, &w, &split));
+    for (int r = 0; r < 4; r++) sum += split->blocks[r];
+    DT_ASSERT_EQ_INT(sum, 16);
+    DT_ASSERT(split->blocks[0] < split->blocks[2]);
+    dti_task_close(&t);
 }
 
 DT_TEST(search, what_fits_nowhere_says_which_machine_would_do)
