@@ -64,33 +64,34 @@ typedef struct bench {
 #define PLAIN DT_RECOMPUTED_NOTHING
 #define AGAIN DT_RECOMPUTED_BLOCKS
 
-/* pp, dp, tp, zero, tokens cut, offload, recompute, schedule, stages of a rank, microbatches */
+/* pp, dp, tp, zero, tokens cut, offload, recompute, schedule, stages of a rank, microbatches, and
+ * nothing of ep, ends, tiles, chunk and stages */
 static const dt_way ways[] = {
-    { 1, 1, 1, 0, false, false, PLAIN, NULL, 1, 1 },
-    { 1, 1, 1, 0, false, false, PLAIN, NULL, 1, 4 },
-    { 1, 1, 1, 0, false, false, AGAIN, NULL, 1, 2 },
-    { 1, 2, 1, 0, false, false, PLAIN, NULL, 1, 1 },
-    { 1, 2, 1, 0, false, false, AGAIN, NULL, 1, 2 },
-    { 1, 2, 1, 1, false, false, PLAIN, NULL, 1, 2 },
-    { 1, 2, 1, 2, false, false, PLAIN, NULL, 1, 4 },
-    { 1, 2, 1, 3, false, false, PLAIN, NULL, 1, 2 },
-    { 1, 1, 2, 0, false, false, PLAIN, NULL, 1, 1 },
-    { 1, 1, 2, 0, true, false, PLAIN, NULL, 1, 2 },
-    { 1, 1, 2, 0, false, false, AGAIN, NULL, 1, 8 },
-    { 2, 1, 1, 0, false, false, PLAIN, "1f1b", 1, 2 },
-    { 2, 1, 1, 0, false, false, PLAIN, "1f1b", 1, 8 },
-    { 2, 1, 1, 0, false, false, PLAIN, "zb-h1", 1, 4 },
-    { 2, 1, 1, 0, false, false, AGAIN, "interleaved", 2, 4 },
-    { 1, 4, 1, 0, false, false, PLAIN, NULL, 1, 1 },
-    { 1, 4, 1, 1, false, false, PLAIN, NULL, 1, 2 },
-    { 1, 4, 1, 3, false, false, PLAIN, NULL, 1, 1 },
-    { 1, 1, 4, 0, false, false, PLAIN, NULL, 1, 2 },
-    { 1, 2, 2, 0, false, false, PLAIN, NULL, 1, 2 },
-    { 1, 2, 2, 1, true, false, PLAIN, NULL, 1, 1 },
-    { 4, 1, 1, 0, false, false, PLAIN, "1f1b", 1, 4 },
-    { 4, 1, 1, 0, false, false, PLAIN, "zb-h1", 1, 8 },
-    { 2, 2, 1, 1, false, false, PLAIN, "1f1b", 1, 4 },
-    { 2, 1, 2, 0, false, false, PLAIN, "1f1b", 1, 4 },
+    { 1, 1, 1, 0, false, false, PLAIN, NULL, 1, 1, 0, false, 0, 0, NULL },
+    { 1, 1, 1, 0, false, false, PLAIN, NULL, 1, 4, 0, false, 0, 0, NULL },
+    { 1, 1, 1, 0, false, false, AGAIN, NULL, 1, 2, 0, false, 0, 0, NULL },
+    { 1, 2, 1, 0, false, false, PLAIN, NULL, 1, 1, 0, false, 0, 0, NULL },
+    { 1, 2, 1, 0, false, false, AGAIN, NULL, 1, 2, 0, false, 0, 0, NULL },
+    { 1, 2, 1, 1, false, false, PLAIN, NULL, 1, 2, 0, false, 0, 0, NULL },
+    { 1, 2, 1, 2, false, false, PLAIN, NULL, 1, 4, 0, false, 0, 0, NULL },
+    { 1, 2, 1, 3, false, false, PLAIN, NULL, 1, 2, 0, false, 0, 0, NULL },
+    { 1, 1, 2, 0, false, false, PLAIN, NULL, 1, 1, 0, false, 0, 0, NULL },
+    { 1, 1, 2, 0, true, false, PLAIN, NULL, 1, 2, 0, false, 0, 0, NULL },
+    { 1, 1, 2, 0, false, false, AGAIN, NULL, 1, 8, 0, false, 0, 0, NULL },
+    { 2, 1, 1, 0, false, false, PLAIN, "1f1b", 1, 2, 0, false, 0, 0, NULL },
+    { 2, 1, 1, 0, false, false, PLAIN, "1f1b", 1, 8, 0, false, 0, 0, NULL },
+    { 2, 1, 1, 0, false, false, PLAIN, "zb-h1", 1, 4, 0, false, 0, 0, NULL },
+    { 2, 1, 1, 0, false, false, AGAIN, "interleaved", 2, 4, 0, false, 0, 0, NULL },
+    { 1, 4, 1, 0, false, false, PLAIN, NULL, 1, 1, 0, false, 0, 0, NULL },
+    { 1, 4, 1, 1, false, false, PLAIN, NULL, 1, 2, 0, false, 0, 0, NULL },
+    { 1, 4, 1, 3, false, false, PLAIN, NULL, 1, 1, 0, false, 0, 0, NULL },
+    { 1, 1, 4, 0, false, false, PLAIN, NULL, 1, 2, 0, false, 0, 0, NULL },
+    { 1, 2, 2, 0, false, false, PLAIN, NULL, 1, 2, 0, false, 0, 0, NULL },
+    { 1, 2, 2, 1, true, false, PLAIN, NULL, 1, 1, 0, false, 0, 0, NULL },
+    { 4, 1, 1, 0, false, false, PLAIN, "1f1b", 1, 4, 0, false, 0, 0, NULL },
+    { 4, 1, 1, 0, false, false, PLAIN, "zb-h1", 1, 8, 0, false, 0, 0, NULL },
+    { 2, 2, 1, 1, false, false, PLAIN, "1f1b", 1, 4, 0, false, 0, 0, NULL },
+    { 2, 1, 2, 0, false, false, PLAIN, "1f1b", 1, 4, 0, false, 0, 0, NULL },
 };
 
 static int ranks_of(const dt_way *w)
@@ -169,7 +170,7 @@ static dt_status run_plans(bench *b, const dti_task *t, plans *p)
             planned *one = &p->list[i];
             const int n = (int)dti_min(b->o->rounds, MOST_ROUNDS - one->n_times);
             const dt_run_options run = dti_calibrate_run(&o, 1, 1);
-            DT_TRY(dti_way_try(t, &one->way, &run, n, one->times + one->n_times));
+            DT_TRY(dti_way_try(t, &one->way, &run, n, one->times + one->n_times, NULL));
             one->n_times += n;
         }
     return DT_OK;

@@ -179,9 +179,15 @@ dt_status dti_way_bound(dti_task *t, const dt_way *way, double *bytes, double *s
 void dti_way_options(const dti_task *t, const dt_way *way, dt_load_options *load,
                      dt_optimizer_options *optimizer, dt_loss_options *loss);
 
-/* Runs steps of a way here (try_ways.c): seconds of each. */
+/* What a rank has counted in its last step, and held at most. */
+typedef struct dti_tried {
+    int64_t bytes, peak_bytes;
+    double flops;
+} dti_tried;
+
+/* Runs steps of a way here (try_ways.c): seconds of each, and what each rank counts, or NULL. */
 dt_status dti_way_try(const dti_task *t, const dt_way *way, const dt_run_options *run, int steps,
-                      double *times) DT_MUST_USE;
+                      double *times, dti_tried *seen) DT_MUST_USE;
 
 /* Of a microbatch of so many rows, at the least, what a block keeps on a rank, and what the way
  * back makes again of one; parameters of a block that a rank holds (bound.c). */

@@ -8,6 +8,7 @@
 
 #include "base/numbers.h"
 #include "base/sync.h"
+#include "dtensor/device/device.h"
 #include "planner/measure.h"
 #include "planner/search.h"
 
@@ -18,7 +19,8 @@ typedef struct job {
     const dti_task *task;
     const dt_way *way;
     int steps;
-    double *times; /* [steps] written by rank 0 */
+    double *times;   /* [steps] written by rank 0 */
+    dti_tried *seen; /* [ranks], each by its own; or NULL */
 } job;
 
 typedef struct trainer {
@@ -31,7 +33,8 @@ typedef struct trainer {
     dt_pipeline_schedule *schedule;
     dt_pipeline *pipeline;
     dt_loss_options loss;
-    int64_t rows; /* of a microbatch, of all copies */
+    int64_t rows;   /* of a microbatch, of all copies */
+    dti_tried seen; /* of the last step */
 } trainer;
 
 static dt_tensor *ids_of(const trainer *r, dt_tape *t)
@@ -96,12 +99,30 @@ static void close_trainer(trainer *r)
     dti_free(r->ids);
 }
 
+static void count_tape(trainer *r, const dt_tape *t)
+{
+    for (int k = 0; k < DT_N_COMM_KINDS; k++)
+        r->seen.bytes += dt_tape_comm(t, (dt_comm_kind)k).bytes;
+    r->seen.flops += dt_tape_work(t).flops;
+}
+
+static void count_part(trainer *r, const dt_training_part *p)
+{
+    for (int k = 0; k < DT_N_COMM_KINDS; k++) r->seen.bytes += p->comm[k].bytes;
+    r->seen.flops += p->work.flops;
+}
+
 static dt_status step(trainer *r)
 {
     const int64_t m = r->j->way->microbatches;
     dt_pipeline_result result;
 
-    if (r->pipeline != NULL) DT_TRY(dt_pipeline_run(r->pipeline, &result));
+    r->seen = (dti_tried){ 0 };
+    if (r->pipeline != NULL) {
+        DT_TRY(dt_pipeline_run(r->pipeline, &result));
+        count_part(r, &result.forward);
+        count_part(r, &result.backward);
+    }
     for (int64_t i = 0; i < m && r->pipeline == NULL; i++) {
         dt_tape_reset(r->tape);
         dt_tape_record(r->tape, dt_optimizer_gradients(r->optimizer));
@@ -110,9 +131,11 @@ static dt_status step(trainer *r)
             dt_model_loss(r->tape, r->model, ids_of(r, r->tape), ids_of(r, r->tape), &r->loss),
             i + 1 == m, NULL);
         DT_TRY(dt_tape_status(r->tape));
+        count_tape(r, r->tape);
     }
     dt_tape_reset(r->tape);
     DT_TRY(dt_optimizer_step(r->optimizer, 1e-4, NULL));
+    count_tape(r, dt_optimizer_tape(r->optimizer));
     return DT_OK;
 }
 
@@ -122,6 +145,7 @@ static dt_status on_rank(dt_runtime *rt, void *arg)
     const job *j = arg;
     trainer r = { .j = j };
     dt_status st = DT_OK;
+    dti_device *device;
 
     DT_TRY_TO(done, st, open_trainer(rt, &r));
     for (int i = -WARM_STEPS; i < j->steps; i++) {
@@ -131,16 +155,19 @@ static dt_status on_rank(dt_runtime *rt, void *arg)
         DT_TRY_TO(done, st, dt_barrier(r.mesh, NULL));
         if (i >= 0 && dt_runtime_rank(rt) == 0) j->times[i] = (double)(dti_now_ns() - from) * 1e-9;
     }
+    DT_TRY_TO(done, st, dti_device_of(rt, &device));
+    r.seen.peak_bytes = (int64_t)dti_memory_peak(device->memory);
+    if (j->seen != NULL) j->seen[dt_runtime_rank(rt)] = r.seen;
 done:
     close_trainer(&r);
     return st;
 }
 
 dt_status dti_way_try(const dti_task *t, const dt_way *w, const dt_run_options *options, int steps,
-                      double *times)
+                      double *times, dti_tried *seen)
 {
     dt_run_options run = DT_RUN_OPTIONS_INIT;
-    job j = { t, w, steps, times };
+    job j = { t, w, steps, times, seen };
 
     if (options != NULL) run = *options;
     run.n_ranks = w->pp * dti_way_place(w);
@@ -174,7 +201,7 @@ dt_status dt_search_measure(dt_search *s, const dt_run_options *run, int ways, i
     n = (int)dti_min(ways, s->n_ranked);
     for (int i = 0; i < n; i++) {
         dt_verdict *v = &s->verdicts[i];
-        DT_TRY(dti_way_try(&s->task, &v->way, run, steps, times));
+        DT_TRY(dti_way_try(&s->task, &v->way, run, steps, times, NULL));
         v->cost.measured = dti_quick_of(times, steps);
     }
     qsort(s->verdicts, (size_t)n, sizeof *s->verdicts, by_measured);
