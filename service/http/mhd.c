@@ -211,6 +211,13 @@ static void no_log(void *cls, const char *fmt, va_list args)
     (void)cls, (void)fmt, (void)args;
 }
 
+/* Paths are compared as they were sent: one that is written in another way is another one. */
+static size_t keep_escapes(void *cls, struct MHD_Connection *c, char *text)
+{
+    (void)cls, (void)c;
+    return strlen(text);
+}
+
 dt_status dti_daemon_start(dt_server *s)
 {
     s->daemon = MHD_start_daemon(
@@ -221,7 +228,7 @@ dt_status dti_daemon_start(dt_server *s)
         (unsigned)s->options.max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)HEAD_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_CONNECTION,
         on_connection, s, MHD_OPTION_URI_LOG_CALLBACK, on_line, s, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, s, MHD_OPTION_END);
+        on_completed, s, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_END);
     DT_CHECK(s->daemon != NULL, DT_ERR_MEMORY, "the HTTP server could not be started");
     return DT_OK;
 }
