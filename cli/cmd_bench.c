@@ -12,6 +12,7 @@
 
 #include "base/numbers.h"
 #include "cli/bench_figures.h"
+#include "cli/bench_serve.h"
 #include "cli/cli.h"
 #include "cli/print_report.h"
 #include "cli/session.h"
@@ -390,6 +391,12 @@ static dt_status bench(const cli_args *args, const cli_env *env, const cli_conso
     benching b = { 0 };
     cli_session s;
 
+    DT_CHECK(args->serving.url != NULL ||
+                 (args->serving.clients == NULL && args->serving.rate == NULL &&
+                  args->serving.requests == 0),
+             DT_ERR_ARG, "--clients, --rate and --requests are of --serve URL");
+    if (args->serving.url != NULL)
+        return console->process == 0 ? cli_bench_serve(args, env, console) : DT_OK;
     DT_TRY_TO(done, st, cli_session_open(args, env, console, &s));
     b.session = &s;
     DT_TRY_TO(done, st, read_sizes(&s, &b));
@@ -414,7 +421,7 @@ done:
 const cli_command cli_bench = {
     .name = "bench",
     .bit = CLI_BENCH,
-    .usage = "--model DIR [OPTION]...",
+    .usage = "(--model DIR | --serve URL) [OPTION]...",
     .runs = true,
     .summary = "measures how fast a model reads a prompt and generates",
     .details =
@@ -429,6 +436,10 @@ const cli_command cli_bench = {
         "With --batch only decoding is measured, of so many sequences at once, which over the\n"
         "mesh dim pp follow each other through the stages in groups. A pass stands beside its\n"
         "bound: the longer of reading the weights once and of its operations at the rate of\n"
-        "multiply-adds that do nothing else.",
+        "multiply-adds that do nothing else.\n"
+        "With --serve a server is measured: clients that ask again when they have their answer, "
+        "or\n"
+        "requests at random times; prompts of --sequence tokens (default 128), answers of\n"
+        "--max-new-tokens (default 128). --model names one of the server's models.",
     .run = bench,
 };

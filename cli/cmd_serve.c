@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "cli/cli.h"
+#include "cli/hub_models.h"
 #include "cli/interrupts.h"
 #include "cli/print_report.h"
 #include "cli/session.h"
@@ -198,6 +199,7 @@ static dt_status load_model(serving *s, const cli_env *env, int i)
 
     DT_TRY(read_model(s->args->serving.models.items[i], m));
     args.folder = folder_of(m, s->args->serving.models.items[i]);
+    DT_TRY(cli_find_model(&cli_serve, &args, env));
     DT_TRY_TO(done, st, cli_session_open(&args, env, s->console, &session));
     if (s->service == NULL) {
         options.run = &session.run;

@@ -16,6 +16,7 @@ dt_status cli_find_model(const cli_command *command, cli_args *args, const cli_e
     dt_status st;
 
     if (!is_option && (command->bit & (CLI_INSPECT | CLI_VERIFY)) == 0) return DT_OK;
+    if (args->serving.url != NULL) return DT_OK; /* names are the server's */
     if (args->folder == NULL || args->training.config != NULL || access(args->folder, F_OK) == 0 ||
         !dt_hub_is_name(args->folder))
         return DT_OK;
