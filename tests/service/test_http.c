@@ -214,7 +214,6 @@ DT_TEST(http, logprobs_biases_and_penalties_are_those_of_the_library)
                           ""),
                 200, "\"logprobs\":{\"content\":[{\"token\":\"", "\"bytes\":[",
                 "\"top_logprobs\":[{\"token\":\"", "\"refusal\":null}");
-    /* token 198 is never said, whatever the model wants; its logprob stays the model's own */
     HTTP_EXPECT(complete(&h, "{\"prompt\":\"ROMEO:\",\"max_tokens\":1,\"temperature\":0,"
                              "\"logprobs\":1,\"logit_bias\":{\"5\":100}}"),
                 200, "\"tokens\":[\"$\"]", "{\"\\n\":-0.00");
