@@ -29,7 +29,7 @@ typedef void (*dt_scores_fn)(void *arg, int64_t n, const float *scores, int64_t 
 typedef enum dt_end {
     DT_END_NONE,     /* no token was asked for, or beam search found no such text */
     DT_END_EOS,      /* an end-of-sequence token, which is its last */
-    DT_END_STRING,   /* the last token completed one of stop_strings */
+    DT_END_STRING,   /* the last token completed one of stop_strings, or json_object */
     DT_END_LENGTH,   /* as many as max_new_tokens or max_length allow */
     DT_END_CANCELLED /* somebody asked a service to stop (<dtensor/service.h>) */
 } dt_end;
@@ -101,7 +101,7 @@ typedef struct dt_generate_options {
 
     const char *const *stop_strings; /* [n_stop_strings] UTF-8; any of them ends a text */
     int64_t n_stop_strings;
-    dt_tokenizer *tokenizer; /* to find them by */
+    dt_tokenizer *tokenizer; /* to find them by, and what json_object allows */
 
     /* of dt_generate_batch() */
     int64_t num_return_sequences; /* texts for each prompt: 1 */
@@ -115,6 +115,8 @@ typedef struct dt_generate_options {
      * token that occurred, once, and for each time that it did */
     double presence_penalty, frequency_penalty; /* 0: off */
     int64_t n_logprobs; /* dt_generated_logprobs(): of each new token and so many best; -1: none */
+    bool json_object;   /* new tokens are one object of JSON, whose end ends the text (as a string
+                         * does), by `tokenizer`; cut off where the length ends it before */
 } dt_generate_options;
 
 /* What a setting is. */
@@ -155,7 +157,7 @@ DT_API const dt_knob *dt_generate_knob(const char *field);
         sizeof(dt_generate_options), -1, false, NULL, NULL, 0, DT_IDS_NONE, -1, 1.0, 0, NULL, 0, \
             0, 0, -1, DT_IDS_NONE, false, DT_IDS_NONE, DT_IDS_NONE, false, 0, 1.0, 50, 1.0, 0.0, \
             1.0, 0.0, 0.0, false, NULL, NULL, NULL, 0, NULL, 1, 1, 1.0, DT_EARLY_STOPPING_FALSE, \
-            NULL, 0, 0.0, 0.0, -1                                                                \
+            NULL, 0, 0.0, 0.0, -1, false                                                         \
     }
 
 /* What messages call a setting: who has not filled in the struct knows it as an option of a

@@ -6,7 +6,7 @@
 
 #include "base/options.h"
 #include "base/text.h"
-#include "models/generation/text_rules.h"
+#include "models/generation/json_text.h"
 
 enum { DEFAULT_NEW_TOKENS = 20, MOST_LOGPROBS = 1024 };
 
@@ -194,6 +194,9 @@ dt_status dti_options_check(const dt_generate_options *o, const dt_model_info *i
     DT_CHECK(o->n_logprobs >= -1 && o->n_logprobs <= MOST_LOGPROBS, DT_ERR_ARG,
              "%s is %lld, must be from 0 to %d, or -1 for none", named(&a, "n_logprobs"),
              (long long)o->n_logprobs, (int)MOST_LOGPROBS);
+    DT_CHECK(!o->json_object || o->num_beams == 1, DT_ERR_ARG,
+             "%s is set, and %s is %lld: beams are not made to write JSON",
+             named(&a, "json_object"), "num_beams", (long long)o->num_beams);
     DT_CHECK(o->n_logprobs < 0 || o->num_beams == 1, DT_ERR_ARG,
              "%s is %lld: beam search has none, num_beams is %lld", named(&a, "n_logprobs"),
              (long long)o->n_logprobs, (long long)o->num_beams);
@@ -268,8 +271,8 @@ static bool processes_tokens(const dti_text_rules *u)
     return o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 || o->n_bad_words > 0 ||
            u->min_length > u->n_prompt || o->forced_bos >= 0 || o->forced_eos.n > 0 ||
            o->n_sequence_bias > 0 || o->presence_penalty != 0 || o->frequency_penalty != 0 ||
-           o->n_logprobs >= 0 || o->remove_invalid_values || o->suppress_tokens.n > 0 ||
-           o->begin_suppress_tokens.n > 0;
+           o->n_logprobs >= 0 || o->json_object || o->remove_invalid_values ||
+           o->suppress_tokens.n > 0 || o->begin_suppress_tokens.n > 0;
 }
 
 static bool processes(const dti_text_rules *u)
@@ -300,8 +303,9 @@ dt_status dti_rules_make(dti_text_rules *u, const dt_model_info *info, const dt_
 {
     *u = (dti_text_rules){ .o = *o, .vocab = info->vocab_size, .n_prompt = n_prompt, .keep = 1 };
     DT_TRY(dti_options_check(o, info, NULL));
-    DT_CHECK(o->n_stop_strings == 0 || o->tokenizer != NULL, DT_ERR_ARG,
-             "stop_strings are found in text: set options.tokenizer");
+    DT_CHECK((o->n_stop_strings == 0 && !o->json_object) || o->tokenizer != NULL, DT_ERR_ARG,
+             "%s found in text: set options.tokenizer",
+             o->n_stop_strings > 0 ? "stop_strings are" : "what json_object allows is");
     if (!o->ignore_eos) u->eos = o->eos;
     if (!o->ignore_eos && o->eos.ids == NULL) u->eos = (dt_ids){ info->eos, info->n_eos };
     DT_TRY(settle_lengths(u, info));
@@ -317,6 +321,9 @@ void dti_rules_free(dti_text_rules *u)
     dti_free(u->norms);
     dti_free(u->seen);
     dti_free(u->window);
+    if (u->texts != NULL) dti_token_texts_free(u->texts);
+    dti_free(u->texts);
+    u->texts = NULL;
     u->limits = u->values = NULL;
     u->norms = NULL;
     u->seen = NULL;

@@ -49,6 +49,7 @@ static const dt_knob knobs[] = {
     KNOB(presence_penalty,      NULL,                           "presence-penalty",      NUMBER,   -1e3,    1e3),
     KNOB(frequency_penalty,     NULL,                           "frequency-penalty",     NUMBER,   -1e3,    1e3),
     KNOB(n_logprobs,            NULL,                           NULL,                    COUNT,    -1,      1024),
+    KNOB(json_object,           NULL,                           NULL,                    FLAG,     0,       1),
     KNOB(ignore_eos,            NULL,                           "ignore-eos",            FLAG,     0,       1),
 };
 /* clang-format on */

@@ -4,7 +4,7 @@
  * it: the token may say more behind it, and tokens before may begin before it. */
 #include <string.h>
 
-#include "models/generation/text_rules.h"
+#include "models/generation/json_text.h"
 
 bool dti_is_eos(const dti_text_rules *u, int32_t id)
 {
@@ -69,7 +69,7 @@ dt_status dti_ends(dti_text_rules *u, const int32_t *ids, int64_t n, int32_t nex
     *out = DT_END_NONE;
     DT_TRY(stops_at_word(u, ids, n, next, &word));
     if (u->n_prompt + u->n_new + 1 >= u->max_length) *out = DT_END_LENGTH;
-    if (word) *out = DT_END_STRING;
+    if (word || dti_json_ends(u, ids, n, next)) *out = DT_END_STRING;
     if (dti_is_eos(u, next)) *out = DT_END_EOS;
     return DT_OK;
 }

@@ -31,7 +31,8 @@ typedef struct dti_text_rules {
     float *limits, *values;
     dti_norm *norms;
     unsigned char *seen;
-    int32_t *window; /* of stop strings */
+    int32_t *window;               /* of stop strings */
+    struct dti_token_texts *texts; /* of json_object, made when it is needed first; NULL */
     size_t window_room, limits_room, values_room, norms_room, seen_room;
 } dti_text_rules;
 
@@ -48,6 +49,9 @@ dt_status dti_options_check(const dt_generate_options *o, const dt_model_info *i
 dt_status dti_texts_check(const dt_generate_options *o, const dt_model_info *info,
                           const dt_option_names *names) DT_MUST_USE;
 void dti_rules_free(dti_text_rules *rules); /* accepts a zeroed one */
+
+/* The bytes of all tokens, where json_object needs them. */
+dt_status dti_rules_make_texts(dti_text_rules *rules) DT_MUST_USE;
 
 bool dti_is_eos(const dti_text_rules *rules, int32_t id);
 

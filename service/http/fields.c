@@ -237,8 +237,12 @@ static bool read_format(dti_wish *w, const char *name, const json_t *v)
 {
     const char *type = json_string_value(json_object_get(v, "type"));
 
-    if (type != NULL && strcmp(type, "text") == 0 && json_object_size(v) == 1) return true;
-    return dti_wish_refuse(w, name, "%s: only {\"type\":\"text\"} is supported", name);
+    if (type != NULL && json_object_size(v) == 1) {
+        w->o.json_object = strcmp(type, "json_object") == 0;
+        if (w->o.json_object || strcmp(type, "text") == 0) return true;
+    }
+    return dti_wish_refuse(
+        w, name, "%s: {\"type\":\"text\"} and {\"type\":\"json_object\"} are supported", name);
 }
 
 static bool read_tool_choice(dti_wish *w, const char *name, const json_t *v)
