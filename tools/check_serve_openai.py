@@ -272,6 +272,10 @@ def parts_of_a_content_are_one_text(s):
 @case
 def formats_are_taken_or_refused(s):
     assert chat(s, response_format={"type": "text"}).choices
+    for seed in range(3):
+        c = chat(s, response_format={"type": "json_object"}, temperature=1.3, seed=seed,
+                 max_tokens=300).choices[0]
+        assert c.finish_reason == "length" or isinstance(json.loads(c.message.content), dict)
     for wrong in ({"type": "grammar"}, {"type": 5}, {}):
         refused(lambda: chat(s, response_format=wrong), openai.BadRequestError, "response_format")
 

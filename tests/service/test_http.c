@@ -220,6 +220,35 @@ DT_TEST(http, logprobs_biases_and_penalties_are_those_of_the_library)
     http_stop(&h);
 }
 
+DT_TEST(http, a_format_of_json_gives_an_object)
+{
+    static http_server h;
+    http_answer a;
+    char text[2048];
+
+    needs_server();
+    http_start(&h, NULL, 4);
+    for (int seed = 0; seed < 4; seed++) {
+        char body[256];
+        size_t n;
+        (void)snprintf(body, sizeof body,
+                       "{\"prompt\":\"ROMEO:\",\"seed\":%d,\"temperature\":1.5,\"max_tokens\":200,"
+                       "\"response_format\":{\"type\":\"json_object\"}}",
+                       seed);
+        a = complete(&h, body);
+        HTTP_EXPECT(a, 200, "\"text\":\"");
+        join_events(a.body, "\"text\":\"", text, sizeof text);
+        n = strlen(text);
+        DT_ASSERT(n > 0 && strchr(text, '{') != NULL);
+        if (strstr(a.body, "\"finish_reason\":\"stop\"") != NULL)
+            DT_ASSERT(strrchr(text, '}') != NULL);
+    }
+    HTTP_EXPECT(complete(&h, "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\","
+                             "\"json_schema\":{\"name\":\"a\",\"schema\":{}}}}"),
+                400, "response_format");
+    http_stop(&h);
+}
+
 DT_TEST(http, texts_become_tokens_and_back)
 {
     static http_server h;
