@@ -59,12 +59,19 @@ void dti_convert_many(void *restrict to, dt_dtype to_dtype, const void *restrict
     }
 }
 
-int64_t dti_count_overflows(const void *halves, const void *from, dt_dtype from_dtype, int64_t n)
+int64_t dti_count_overflows(const void *halves, dt_dtype dtype, const void *from,
+                            dt_dtype from_dtype, int64_t n)
 {
+    const unsigned infinity = dtype == DT_F16 ? 0x7c00u : 0x7f80u;
     const uint16_t *h = halves;
     int64_t lost = 0;
 
     for (int64_t i = 0; i < n; i++)
-        if ((h[i] & 0x7fffu) == 0x7c00u && !isinf(dti_load_f32(from, from_dtype, i))) lost++;
+        if ((h[i] & 0x7fffu) == infinity && !isinf(dti_load_f32(from, from_dtype, i))) lost++;
     return lost;
+}
+
+const char *dti_largest_text(dt_dtype dtype)
+{
+    return dtype == DT_F16 ? "65504" : "3.3895e38";
 }

@@ -23,7 +23,12 @@ extern const dti_convert_loops dti_convert_portable;
 extern const dti_convert_loops dti_convert_avx2;
 #endif
 
-/* How many of n numbers are infinite as halves and were not before: f16 ends at 65504. */
-int64_t dti_count_overflows(const void *halves, const void *from, dt_dtype from_dtype, int64_t n);
+/* How many of n numbers are infinite in f16 or bf16 and were not before: f16 ends at 65504, bf16 at
+ * 3.3895e38, a little before f32 does. */
+int64_t dti_count_overflows(const void *halves, dt_dtype dtype, const void *from,
+                            dt_dtype from_dtype, int64_t n);
+
+/* The largest number of one of them, for messages. */
+const char *dti_largest_text(dt_dtype dtype);
 
 #endif

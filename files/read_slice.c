@@ -125,20 +125,22 @@ static dt_status read_bytes(const box *b, void *to, int64_t elements, int64_t at
     return st;
 }
 
-/* f16 holds less than bf16 and f32 do, and infinite weights give nonsense without a word. */
+/* f16 holds less than bf16 does, and that less than f32; infinite weights give nonsense without a
+ * word. */
 static dt_status check_fits(const box *b, const void *halves, const void *from, int64_t n)
 {
     const dt_dtype dtype = b->entry->dtype;
     char name[DTI_ST_SHOWN_BYTES];
     int64_t lost;
 
-    if (b->want != DT_F16 || dtype == DT_F16) return DT_OK;
-    lost = dti_count_overflows(halves, from, dtype, n);
-    DT_CHECK(
-        lost == 0, DT_ERR_FORMAT,
-        "%s: tensor \"%s\": %lld of its numbers at least are beyond 65504, the largest of f16; "
-        "bf16 and f32 hold them",
-        b->file->in.label, shown(b->entry, name), (long long)lost);
+    if ((b->want != DT_F16 && b->want != DT_BF16) || dtype == b->want) return DT_OK;
+    lost = dti_count_overflows(halves, b->want, from, dtype, n);
+    DT_CHECK(lost == 0, DT_ERR_FORMAT,
+             "%s: tensor \"%s\": %lld of its numbers at least are beyond %s, the largest of %s; "
+             "%s",
+             b->file->in.label, shown(b->entry, name), (long long)lost, dti_largest_text(b->want),
+             dt_dtype_name(b->want),
+             b->want == DT_F16 ? "bf16 and f32 hold them" : "f32 holds them");
     return DT_OK;
 }
 

@@ -100,11 +100,13 @@ static dt_status write_elements(dti_save_file *f, const dt_local *from, dt_dtype
         const int64_t count = n - first < CHUNK_ELEMENTS ? n - first : CHUNK_ELEMENTS;
         dti_convert(buffer, dtype, (const char *)from->data + first * from_size, from->dtype,
                     count);
-        if (dtype == DT_F16)
-            DT_CHECK_TO(done, st,
-                        dti_count_overflows(buffer, (const char *)from->data + first * from_size,
-                                            from->dtype, count) == 0,
-                        DT_ERR_ARG, "numbers beyond 65504 do not fit f16; save it as bf16 or f32");
+        if (dtype == DT_F16 || dtype == DT_BF16)
+            DT_CHECK_TO(
+                done, st,
+                dti_count_overflows(buffer, dtype, (const char *)from->data + first * from_size,
+                                    from->dtype, count) == 0,
+                DT_ERR_ARG, "numbers beyond %s do not fit %s; save it as %sf32",
+                dti_largest_text(dtype), dt_dtype_name(dtype), dtype == DT_F16 ? "bf16 or " : "");
         st = dti_write_at(f->fd, f->temporary, buffer, (size_t)(count * size), at + first * size);
     }
 done:
