@@ -2,7 +2,7 @@
 """Make tests/golden/tokenizer/: tiny tokenizers and what the Hugging Face library does with them.
 
     corpus.json            a JSON array of strings (from tokenizer_corpus.py)
-    <name>/tokenizer.json  llama3, gpt2, qwen: the pipelines of these families, about 600 tokens
+    <name>/tokenizer.json  llama3, gpt2, qwen, falcon: the pipelines of these families, about 600 tokens
     gpt2_pair/             vocab.json and merges.txt instead, as older GPT-2 and GPT-Neo folders
     <name>/expected.json   {"cases": one object for each string of the corpus,
                             "decode_cases": objects for id sequences that no text gives,
@@ -46,6 +46,7 @@ SPECIAL = {
                "<|eot_id|>"],
     "gpt2": ["<|endoftext|>"],
     "qwen": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    "falcon": ["<|endoftext|>"],
 }
 
 
@@ -77,6 +78,12 @@ def pipeline(name):
     t.post_processor = processors.ByteLevel(trim_offsets=False)
     if name == "gpt2":
         t.pre_tokenizer = byte_level(use_regex=True)
+        return t
+    if name == "falcon":
+        t.pre_tokenizer = pre_tokenizers.Sequence([
+            pre_tokenizers.Punctuation("contiguous"), byte_level(use_regex=True),
+            pre_tokenizers.Digits(individual_digits=False),
+            pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")])
         return t
     split = Regex(LLAMA3_SPLIT if name == "llama3" else QWEN_SPLIT)
     t.pre_tokenizer = pre_tokenizers.Sequence(
@@ -219,6 +226,7 @@ each file holds and what each tokenizer is there for. {strings} strings, {decode
 | gpt2 | none | ByteLevel with its own regex | merges as strings |
 | gpt2_pair | none | the same | vocab.json and merges.txt only, one special token |
 | qwen | NFC | Split (Qwen 2: single digits), ByteLevel | |
+| falcon | none | Punctuation, ByteLevel with its own regex, Digits, Split (three digits) | |
 
 `gemma`, `phi3` and `sweep.json` are made by `tools/make_tokenizer_sweep.py`: checksums of what the
 library makes of more than a megabyte of text and of 100,000 random strings, for five tokenizers.

@@ -2,6 +2,7 @@
  *
  * Every case of tests/golden/tokenizer, which the reference library made. */
 #include "tests/text/tokenizer_cases.h"
+#include "text/tokenizer/unicode.h"
 
 static dt_status check_case(dt_tokenizer *tok, const char *text, size_t n, const json_t *row)
 {
@@ -62,6 +63,25 @@ DT_TEST(tokenizer_golden, qwen_is_byte_exact)
 DT_TEST(tokenizer_golden, gpt2_is_byte_exact)
 {
     check_fixture("gpt2");
+}
+
+DT_TEST(tokenizer_golden, falcon_is_byte_exact)
+{
+    check_fixture("falcon");
+}
+
+/* As many characters as tokenizers 0.23 takes for punctuation, and their sum. */
+DT_TEST(tokenizer_golden, punctuation_is_that_of_the_reference)
+{
+    int64_t n = 0, sum = 0;
+
+    for (uint32_t c = 1; c < 0x110000; c++)
+        if ((c < 0xd800 || c >= 0xe000) && dti_is_punctuation(c)) {
+            n++;
+            sum += c;
+        }
+    DT_ASSERT_EQ_INT(n, 726);
+    DT_ASSERT_EQ_INT(sum, 20675981);
 }
 
 DT_TEST(tokenizer_golden, vocab_json_and_merges_txt_are_byte_exact)

@@ -241,7 +241,9 @@ static dt_status load_digits(dti_pre_tokenizers *all, dti_pre_tokenizer *step, c
     return DT_OK;
 }
 
-static dt_status run_digits(dti_pre_walk *walk, size_t step, dti_text_span text)
+/* Cuts at the characters that are of a class. */
+static dt_status cut_at_class(dti_pre_walk *walk, size_t step, dti_text_span text,
+                              bool (*is_of)(uint32_t c))
 {
     cut c = {
         .walk = walk, .step = step, .text = text, .behavior = walk->all->steps[step].behavior
@@ -250,7 +252,7 @@ static dt_status run_digits(dti_pre_walk *walk, size_t step, dti_text_span text)
 
     for (size_t at = 0; at < text.n; at += length) {
         length = dti_utf8_length(text.s[at]);
-        if (!dti_is_numeric(dti_utf8_at(text.s + at))) continue;
+        if (!is_of(dti_utf8_at(text.s + at))) continue;
         if (done < at) DT_TRY(cut_segment(&c, done, at, false));
         done = at + length;
         DT_TRY(cut_segment(&c, at, done, true));
@@ -259,13 +261,34 @@ static dt_status run_digits(dti_pre_walk *walk, size_t step, dti_text_span text)
     return cut_finish(&c);
 }
 
+static dt_status run_digits(dti_pre_walk *walk, size_t step, dti_text_span text)
+{
+    return cut_at_class(walk, step, text, dti_is_numeric);
+}
+
+static dt_status load_punctuation(dti_pre_tokenizers *all, dti_pre_tokenizer *step,
+                                  const dti_json *from)
+{
+    const dti_json how = dti_json_get(from, "behavior");
+
+    (void)all;
+    step->behavior = DTI_ISOLATED;
+    return dti_json_is_set(&how) ? load_behavior(step, from) : DT_OK;
+}
+
+static dt_status run_punctuation(dti_pre_walk *walk, size_t step, dti_text_span text)
+{
+    return cut_at_class(walk, step, text, dti_is_punctuation);
+}
+
 static const dti_pre_tokenizer_row rows[] = {
     { "Split", load_split, cut_at_matches },
     { "ByteLevel", load_byte_level, run_marked },
     { "Metaspace", load_metaspace, run_marked },
     { "Digits", load_digits, run_digits },
+    { "Punctuation", load_punctuation, run_punctuation },
 };
-static const char known[] = "Split, ByteLevel, Metaspace, Digits, Sequence";
+static const char known[] = "Split, ByteLevel, Metaspace, Digits, Punctuation, Sequence";
 
 /* --- the list --------------------------------------------------------------------------------- */
 

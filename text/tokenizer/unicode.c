@@ -43,6 +43,29 @@ bool dti_is_numeric(uint32_t c)
     return category(c, 17)[0] == 'N';
 }
 
+bool dti_is_punctuation(uint32_t c)
+{
+    /* punctuation that later versions of Unicode have */
+    static const struct {
+        uint32_t first, last;
+    } younger[] = {
+        { 0x061d, 0x061d },   { 0x09fd, 0x09fd },   { 0x0a76, 0x0a76 },   { 0x0c77, 0x0c77 },
+        { 0x0c84, 0x0c84 },   { 0x1b4e, 0x1b4f },   { 0x1b7d, 0x1b7f },   { 0x2e43, 0x2e5d },
+        { 0x10d6e, 0x10d6e }, { 0x10ead, 0x10ead }, { 0x10f55, 0x10f89 }, { 0x113d4, 0x113d8 },
+        { 0x1144b, 0x1145d }, { 0x11660, 0x1166c }, { 0x116b9, 0x116b9 }, { 0x1183b, 0x1183b },
+        { 0x11944, 0x11946 }, { 0x119e2, 0x119e2 }, { 0x11a3f, 0x11aa2 }, { 0x11b00, 0x11b09 },
+        { 0x11be1, 0x11be1 }, { 0x11c41, 0x11c71 }, { 0x11ef7, 0x11ef8 }, { 0x11f43, 0x11f4f },
+        { 0x11fff, 0x11fff }, { 0x12ff1, 0x12ff2 }, { 0x16d6d, 0x16d6f }, { 0x16e97, 0x16e9a },
+        { 0x16fe2, 0x16fe2 }, { 0x1e5ff, 0x1e5ff }, { 0x1e95e, 0x1e95f },
+    };
+
+    if (c < 0x80) return c > ' ' && c < 0x7f && (c == '_' || !dti_is_word(c));
+    if (c == 0x166d || c == 0x111c9) return true; /* other symbols since */
+    for (size_t i = 0; i < DT_COUNT(younger) && younger[i].first <= c; i++)
+        if (c <= younger[i].last) return false;
+    return utf8proc_category_string((utf8proc_int32_t)c)[0] == 'P';
+}
+
 /* Alphabetic, marks, decimal digits, connectors and joiners. Of what is alphabetic, only letters in
  * circles and squares are neither letters, marks nor letter numbers. */
 bool dti_is_word(uint32_t c)

@@ -32,6 +32,9 @@ bool dti_is_space(uint32_t c);   /* White_Space: \s of the reference, without U+
 bool dti_is_word(uint32_t c);    /* \w of Rust's regular expressions */
 bool dti_is_numeric(uint32_t c); /* categories Nd, Nl and No */
 
+/* ASCII's, or in a category of punctuation as Unicode 8 has them. */
+bool dti_is_punctuation(uint32_t c);
+
 /* Lower case of one character, without context. */
 dt_status dti_append_lower(dti_text *out, uint32_t c) DT_MUST_USE;
 
