@@ -10,6 +10,22 @@
 
 #include "models/architectures/config_keys.h"
 
+/* A bias of zeros adds nothing, to the bit. */
+static dt_tensor *plain_layer_norm(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    dt_tensor *w = dt_layer_use(t, layer, DT_PARAM_WEIGHT);
+
+    return dt_layer_norm(t, x, w, dt_mul_scalar(t, w, 0.0), dt_layer_eps(layer));
+}
+
+const dt_layer_kind dti_plain_layer_norm_kind = {
+    .name = "layer_norm_plain",
+    .words = "a layer norm",
+    .like = &dt_rms_norm_kind,
+    .params = { { "weight", "d", .begins = DT_BEGINS_ONES } },
+    .forward = plain_layer_norm,
+};
+
 static dt_status read_ropes(dti_decoder *m, const dt_config *config,
                             const dti_decoder_defaults *defaults)
 {
@@ -162,8 +178,9 @@ static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *b
     const bool nb = norm == &dt_layer_norm_kind, side = m->parallel;
     const bool before = m->norms != DTI_NORMS_BEHIND, behind = m->norms != DTI_NORMS_BEFORE;
     const bool one = m->qkv != DTI_QKV_APART, dense = !b->sparse, normed = m->head_norms;
-    const bool up = dense && !m->gate_up;
+    const bool up = dense && !m->gate_up, shares = b->sparse && m->moe.shared > 0;
     const char *mlp_norm = behind ? "pre_feedforward_layernorm" : "post_attention_layernorm";
+    const char *mlp_style = shares ? "gather" : side ? "local" : "replicate";
     const char *whole = side ? "local" : "replicate", *sum = side ? "local_rowwise" : "rowwise";
     const char *qkv = or_else(n->qkv, "self_attn.qkv_proj");
     const char *qkv_style = m->qkv == DTI_QKV_BLOCKS ? "packed_colwise" : "colwise";
@@ -183,14 +200,14 @@ static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *b
         { !one,             { B(v),         OR(v, "self_attn.v_proj"),              &dt_linear_kind,  x.KV,   x.D,    qb,    "colwise",        NULL } },
         { one,              { B(qkv),       qkv,                                    &dt_linear_kind,  x.QKV,  x.D,    qb,    qkv_style,        NULL } },
         { true,             { B(o),         OR(o, "self_attn.o_proj"),              &dt_linear_kind,  x.D,    x.Q,    ob,    sum,              NULL } },
-        { behind,           { B(out_norm1), "post_attention_layernorm",             norm,             x.D,    x.none, nb,    whole,            NULL } },
+        { behind,           { B(out_norm1), OR(out_norm1, "post_attention_layernorm"), norm,             x.D,    x.none, nb,    whole,            NULL } },
         { before && !m->one_norm, { B(norm2), OR(norm2, mlp_norm),                  norm,             x.D,    x.none, nb,    whole,            NULL } },
-        { true,             { B(mlp),       OR(mlp, "mlp"),                         &dt_point_kind,   x.none, x.none, false, whole,            NULL } },
+        { true,             { B(mlp),       OR(mlp, "mlp"),                         &dt_point_kind,   x.none, x.none, false, mlp_style,            NULL } },
         { up && !m->plain,  { B(gate),      OR(gate, "mlp.gate_proj"),              &dt_linear_kind,  x.F,    x.D,    mb,    "colwise",        NULL } },
         { up,               { B(up),        OR(up, "mlp.up_proj"),                  &dt_linear_kind,  x.F,    x.D,    mb,    "colwise",        NULL } },
         { dense && m->gate_up, { B(gate_up), "mlp.gate_up_proj",                    &dt_linear_kind,  x.FF,   x.D,    mb,    "packed_colwise", NULL } },
         { dense,            { B(down),      OR(down, "mlp.down_proj"),              &dt_linear_kind,  x.D,    x.F,    mb,    sum,              NULL } },
-        { behind,           { B(out_norm2), "post_feedforward_layernorm",           norm,             x.D,    x.none, nb,    whole,            NULL } },
+        { behind,           { B(out_norm2), OR(out_norm2, "post_feedforward_layernorm"), norm,             x.D,    x.none, nb,    whole,            NULL } },
         { normed,           { B(q_norm),    OR(q_norm, "self_attn.q_norm"),         norm,             x.E,    x.none, nb,    PER_HEAD,         NULL } },
         { normed,           { B(k_norm),    OR(k_norm, "self_attn.k_norm"),         norm,             x.E,    x.none, nb,    PER_HEAD,         NULL } },
     };
@@ -291,6 +308,45 @@ static dt_tensor *heads_of(const dti_decoder *m, dt_tape *t, const dt_layer *lay
     return dt_heads(t, m->qkv == DTI_QKV_GROUPS ? dt_unheads(t, x) : x, e);
 }
 
+/* Columns 0, 2, 4, ..., then 1, 3, 5, ... of x [B, T, H, E]: neighbours become halves. Scores are
+ * sums over columns, so queries and keys may stay like this. */
+static dt_tensor *pairs_apart(dt_tape *t, dt_tensor *x)
+{
+    static const int axes[] = { 0, 1, 2, 4, 3 };
+    int64_t shape[5];
+
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    for (int a = 0; a < 4; a++) shape[a] = dt_tensor_extent(x, a);
+    shape[3] /= 2;
+    shape[4] = 2;
+    x = dt_permute(t, dt_reshape(t, x, 5, shape), axes);
+    shape[3] *= 2;
+    return dt_reshape(t, x, 4, shape);
+}
+
+/* Heads x turned by their positions. */
+static dt_tensor *turned(const dti_decoder *m, dt_tape *t, dt_tensor *x, dt_tensor *table)
+{
+    const int64_t e = m->info.head_dim;
+    const bool pairs = (m->turning & DTI_TURNS_PAIRS) != 0;
+    dt_tensor *rest = NULL;
+    int64_t r;
+
+    if (m->turning == DTI_TURNS_HALVES) return dt_rope(t, x, table);
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    r = dt_tensor_extent(table, 2);
+    if (pairs && r < e) {
+        rest = dt_slice(t, x, -1, r, e - r);
+        x = dt_slice(t, x, -1, 0, r);
+    }
+    if (pairs) x = pairs_apart(t, x);
+    if (m->turning & DTI_TURNS_WIDE)
+        x = dt_cast(t, dt_rope(t, dt_cast(t, x, DT_F32), table), m->info.dtype);
+    else
+        x = dt_rope(t, x, table);
+    return rest != NULL ? dt_concat(t, 2, (dt_tensor *[]){ x, rest }, 3) : x;
+}
+
 /* n [B, T, D] -> [B, T, D] */
 static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
 {
@@ -309,8 +365,8 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
     dt_tensor *a;
 
     if (b->rope != DTI_NO_ROPE) {
-        q = dt_rope(t, q, rope);
-        k = dt_rope(t, k, rope);
+        q = turned(m, t, q, rope);
+        k = turned(m, t, k, rope);
     }
     a = dt_cached_attention(t, at->pass, at->i, q, k, v, &b->attention);
     return dt_layer_forward(t, b->o, a);
@@ -339,23 +395,26 @@ static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
     return dt_layer_forward(t, b->down, n);
 }
 
-/* x [B, T, D] -> [B, T, D]: attention and feed-forward of the same x. By a plan of the user's one
- * may be terms of a sum and the other whole: they are summed one by one then. */
+dt_tensor *dti_decoder_join(dt_tape *t, const dt_layer *point, dt_tensor *a, dt_tensor *b)
+{
+    if (dt_tape_status(t) == DT_OK && dt_tensor_layout(a) != dt_tensor_layout(b)) {
+        a = dt_layer_leave(t, point, a);
+        b = dt_layer_leave(t, point, b);
+    }
+    return dt_add(t, a, b);
+}
+
+/* x [B, T, D] -> [B, T, D]: attention and feed-forward of the same x. */
 static dt_tensor *branches(const void *context, dt_tape *t, dt_tensor *x)
 {
     const dt_block_context *at = context;
     const dti_decoder *m = at->self;
     const dti_block *b = &m->blocks[at->i];
     dt_tensor *n = dt_layer_forward(t, b->norm1, x);
-    dt_tensor *a = dt_layer_block(t, b->attn, n, attention, at), *f;
+    dt_tensor *a = dt_layer_block(t, b->attn, n, attention, at);
 
     if (b->norm2 != NULL) n = dt_layer_forward(t, b->norm2, x);
-    f = dt_layer_block(t, b->mlp, n, feed_forward, at);
-    if (dt_tape_status(t) == DT_OK && dt_tensor_layout(a) != dt_tensor_layout(f)) {
-        a = dt_layer_leave(t, b->branches, a);
-        f = dt_layer_leave(t, b->branches, f);
-    }
-    return dt_add(t, a, f);
+    return dti_decoder_join(t, b->branches, a, dt_layer_block(t, b->mlp, n, feed_forward, at));
 }
 
 /* A factor as the dtype holds it: of 1152 columns 33.94, in bf16 34. */
@@ -384,8 +443,13 @@ void dti_decoder_tables(const void *self, dt_tape *t, const dt_model_pass *pass,
 {
     const dti_decoder *m = self;
 
-    for (int i = 0; i < m->n_ropes; i++)
-        tables[i] = dti_rope_table(t, &m->rope[i], pass, m->info.dtype);
+    const bool wide = (m->turning & DTI_TURNS_WIDE) != 0;
+    const dt_dtype dtype = m->turning & DTI_TURNS_BY_F32 ? DT_F32 : m->info.dtype;
+
+    for (int i = 0; i < m->n_ropes; i++) {
+        tables[i] = dti_rope_table(t, &m->rope[i], pass, dtype);
+        if (wide) tables[i] = dt_cast(t, tables[i], DT_F32);
+    }
 }
 
 dt_tensor *dti_decoder_block(const void *self, dt_tape *t, const dt_model_pass *pass, int64_t i,

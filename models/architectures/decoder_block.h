@@ -28,9 +28,18 @@ typedef enum dti_qkv { DTI_QKV_APART, DTI_QKV_BLOCKS, DTI_QKV_GROUPS } dti_qkv;
 typedef struct dti_names {
     const char *embed, *positions, *norm, *head;
     const char *blocks; /* "model.layers", before a block's number */
-    const char *norm1, *attn, *q, *k, *v, *qkv, *o, *q_norm, *k_norm;
-    const char *norm2, *mlp, *gate, *up, *down;
+    const char *norm1, *attn, *q, *k, *v, *qkv, *o, *q_norm, *k_norm, *out_norm1;
+    const char *norm2, *mlp, *gate, *up, *down, *out_norm2;
 } dti_names;
+
+/* How heads rotate: halves by each other, or neighbouring columns; rounding each product, as the
+ * model's table does, or in f32 to the end, by a table of either. */
+typedef enum dti_turning {
+    DTI_TURNS_HALVES = 0,
+    DTI_TURNS_PAIRS = 1,
+    DTI_TURNS_WIDE = 2,
+    DTI_TURNS_BY_F32 = 4
+} dti_turning;
 
 /* One block. Layers that an architecture has no row for stay NULL. */
 typedef struct dti_block {
@@ -39,11 +48,12 @@ typedef struct dti_block {
     dt_layer *qkv, *gate_up; /* in place of q, k, v and of gate, up, where they are packed */
     dt_layer *branches;      /* around attention and feed-forward that are side by side */
     dt_layer *router, *experts, *experts_down; /* with gate_up in place of gate, up, down: moe.c */
-    bool sparse;                               /* it has experts */
-    bool slides;                               /* it has the window, if there is one */
-    int rope;                                  /* how it rotates: of the decoder's ropes, or
+    dt_layer *shared_gate; /* of gate, up and down, which every token passes beside the experts */
+    bool sparse;           /* it has experts */
+    bool slides;           /* it has the window, if there is one */
+    int rope;              /* how it rotates: of the decoder's ropes, or
                                                 * DTI_NO_ROPE */
-    dt_attention_options attention;            /* window 0: all keys */
+    dt_attention_options attention; /* window 0: all keys */
 } dti_block;
 
 #define DTI_BLOCK(field) offsetof(dti_block, field)
@@ -55,6 +65,7 @@ typedef struct dti_moe {
     const char *key;               /* in config.json of n_experts, "num_experts"; and of ff, */
     const char *ff_key, *both_key; /* "moe_intermediate_size", "2 * ..." */
     const char *parts[3]; /* gate, up and down of one expert in files; NULL: as they are here */
+    int64_t shared;       /* width of what every token passes beside them; 0: nothing */
 } dti_moe;
 
 /* What holds where config.json has no such key, and how it spells some. */
@@ -96,6 +107,7 @@ typedef struct dti_decoder {
     bool reversed;   /* files hold weights of blocks [in, out] */
     bool parallel;   /* attention and feed-forward are side by side: their sum joins x */
     bool one_norm;   /* of blocks, for both of them */
+    int turning;     /* dti_turning, together */
     bool head_norms; /* every query and key head is normed before the rotation */
     float eps;
     double embed_scale, residual_scale, logit_scale; /* products; 0: none */
@@ -140,6 +152,13 @@ dt_status dti_moe_read(dti_moe *moe, const dt_config *config, const char *key, i
 dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder *builder,
                              dti_block *b) DT_MUST_USE;
 dt_tensor *dti_moe_forward(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n);
+
+/* What branches of a block give, a and b, together: terms of a sum, which `point` reduces when it
+ * is left; by a plan of the user's that sums one of them alone each by itself. */
+dt_tensor *dti_decoder_join(dt_tape *t, const dt_layer *point, dt_tensor *a, dt_tensor *b);
+
+/* Layer norms without a bias. */
+extern const dt_layer_kind dti_plain_layer_norm_kind;
 
 /* What these architectures share of a dt_arch. */
 dt_status dti_decoder_add_layers(void *self, const dt_model_info *info,

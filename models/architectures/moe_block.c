@@ -21,6 +21,27 @@ dt_status dti_moe_read(dti_moe *moe, const dt_config *config, const char *key, i
     return DT_OK;
 }
 
+/* What every token passes: a gated feed-forward, times the sigmoid of a number per token. */
+static dt_status add_shared(const dti_decoder *m, const char *name, dt_builder *builder,
+                            dti_block *b)
+{
+    const dt_extent D = { m->info.hidden_size, DT_UNIT_ROW, "hidden_size" };
+    const dt_extent F = { m->moe.shared, DT_UNIT_ROW, "shared_expert_intermediate_size" };
+    const dt_extent one = { 1, DT_UNIT_ROW, "1" };
+
+    /* clang-format off */
+    const dt_layer_row rows[] = {
+/*      field                    name in the checkpoint         kind             out  in  bias   style on "tp"    tied to */
+        { DTI_BLOCK(gate),         "mlp.shared_expert.gate_proj", &dt_linear_kind, F,   D,  false, "colwise",       NULL },
+        { DTI_BLOCK(up),           "mlp.shared_expert.up_proj",   &dt_linear_kind, F,   D,  false, "colwise",       NULL },
+        { DTI_BLOCK(down),         "mlp.shared_expert.down_proj", &dt_linear_kind, D,   F,  false, "local_rowwise", NULL },
+        { DTI_BLOCK(shared_gate),  "mlp.shared_expert_gate",      &dt_linear_kind, one, D,  false, "replicate",     NULL },
+    };
+    /* clang-format on */
+
+    return dt_builder_add(builder, name, rows, (int)DT_COUNT(rows), b);
+}
+
 dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder *builder,
                              dti_block *b)
 {
@@ -29,13 +50,15 @@ dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder 
     const dt_extent N = { c->n_experts, DT_UNIT_ROW, c->key };
     const dt_extent F = { c->ff, DT_UNIT_ROW, c->ff_key };
     const dt_extent G = { 2 * c->ff, DT_UNIT_ROW, c->both_key };
+    const char *point = c->shared > 0 ? "local" : "moe_tp_experts"; /* summed with the shared one */
     dt_layer_spec *spec;
 
+    if (c->shared > 0) DT_TRY(add_shared(m, name, builder, b));
     /* clang-format off */
     const dt_layer_row rows[] = {
 /*      field                    name in the checkpoint      kind              out   in    bias   style on "tp"     tied to */
         { DTI_BLOCK(router),       "mlp.gate",                 &dt_linear_kind,  N,    D,    false, "replicate",      NULL },
-        { DTI_BLOCK(experts),      "mlp.experts",              &dt_point_kind,   none, none, false, "moe_tp_experts", NULL },
+        { DTI_BLOCK(experts),      "mlp.experts",              &dt_point_kind,   none, none, false, point,            NULL },
         { DTI_BLOCK(gate_up),      "mlp.experts.gate_up_proj", &dt_experts_kind, G,    D,    false, "packed_colwise", NULL },
         { DTI_BLOCK(experts_down), "mlp.experts.down_proj",    &dt_experts_kind, D,    F,    false, "rowwise",        NULL },
     };
@@ -58,6 +81,15 @@ dt_tensor *dti_moe_forward(const dti_decoder *m, const dti_block *b, dt_tape *t,
     dt_tensor *logits = dt_layer_forward(t, b->router, n);
     dt_tensor *ids = dt_route_ids(t, logits, m->moe.n_chosen);
     dt_tensor *weights = dt_route_weights(t, logits, ids, m->moe.normalise);
+    dt_tensor *y = dt_layer_experts(t, b->experts, b->gate_up, b->experts_down, n, ids, weights);
+    dt_tensor *gate, *up, *s;
 
-    return dt_layer_experts(t, b->experts, b->gate_up, b->experts_down, n, ids, weights);
+    if (b->shared_gate == NULL) return y;
+    gate = dt_layer_forward(t, b->gate, n);
+    up = dt_layer_forward(t, b->up, n);
+    s = dt_layer_forward(t, b->down, dt_activate_mul(t, m->activation, gate, up));
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    gate = dt_sigmoid(t, dt_layer_forward(t, b->shared_gate, n));
+    s = dt_mul(t, s, dt_cast(t, gate, dt_tensor_dtype(s))); /* terms of a sum are f32 */
+    return dti_decoder_join(t, b->mlp, y, s);
 }

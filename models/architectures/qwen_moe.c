@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Qwen3-MoE: Qwen3's block, most of them with a mixture of experts (moe_block.c) in place
- * of the dense feed-forward. */
+ * Qwen2-MoE and Qwen3-MoE: Qwen's block, most of them with a mixture of experts (moe_block.c) in
+ * place of the dense feed-forward; of Qwen2's beside one expert that every token passes. */
 #include "models/architectures/config_keys.h"
 #include "models/architectures/decoder_block.h"
 
 /* "num_experts", which Transformers 5 writes as "num_local_experts". */
-static dt_status read_experts(const dt_config *config, dti_moe *moe)
+static dt_status read_experts(const dt_config *config, dti_moe *moe, int64_t n, int64_t n_chosen,
+                              int64_t ff)
 {
     const dt_config old = dt_config_member(config, "num_experts");
     const char *key = dt_config_is_set(&old) ? "num_experts" : "num_local_experts";
     const int64_t max = DTI_CONFIG_MAX_EXTENT;
 
-    DT_TRY(dti_moe_read(moe, config, key, 128, 8));
+    DT_TRY(dti_moe_read(moe, config, key, n, n_chosen));
     DT_TRY(dt_config_say(&old, "%lld", (long long)moe->n_experts));
     moe->ff_key = "moe_intermediate_size";
     moe->both_key = "2 * moe_intermediate_size";
-    DT_TRY(dt_config_int(config, moe->ff_key, 768, 1, max / 2, &moe->ff));
+    DT_TRY(dt_config_int(config, moe->ff_key, ff, 1, max / 2, &moe->ff));
     DT_TRY(dt_config_bool(config, "norm_topk_prob", false, &moe->normalise));
     return DT_OK;
 }
@@ -39,7 +40,7 @@ static dt_status read_sparse(const dt_config *config, dti_decoder *m)
     return DT_OK;
 }
 
-static dt_status read_config(void *self, const dt_config *config, dt_model_info *info)
+static dt_status read_qwen3(void *self, const dt_config *config, dt_model_info *info)
 {
     static const dti_decoder_defaults defaults = { .shared = { .vocab = 151936,
                                                                .hidden = 2048,
@@ -55,10 +56,44 @@ static dt_status read_config(void *self, const dt_config *config, dt_model_info 
     DT_TRY(dti_decoder_read(m, config, &defaults, info));
     DT_TRY(dti_decoder_read_biases(m, config));
     m->head_norms = true;
-    DT_TRY(read_experts(config, &m->moe));
+    DT_TRY(read_experts(config, &m->moe, 128, 8, 768));
     DT_TRY(read_sparse(config, m));
     return dti_decoder_windows(m, config, &windows);
 }
 
+/* Windows, where they are used: of every second of the first max_window_layers. */
+static dt_status read_qwen2(void *self, const dt_config *config, dt_model_info *info)
+{
+    static const dti_decoder_defaults defaults = { .shared = { .vocab = 151936,
+                                                               .hidden = 2048,
+                                                               .layers = 24,
+                                                               .heads = 16,
+                                                               .kv_heads = 16,
+                                                               .positions = 32768 },
+                                                   .ff = 5632,
+                                                   .eps = 1e-6 };
+    static const dti_windows windows = { .fallback = 4096, .asked = true, .typed = true };
+    const dt_config quiet = dt_config_quietly(config);
+    dti_decoder *m = self;
+    bool used;
+    int64_t most;
+
+    DT_TRY(dti_decoder_read(m, config, &defaults, info));
+    DT_TRY(dt_config_bool(config, "qkv_bias", true, &m->qkv_bias));
+    DT_TRY(read_experts(config, &m->moe, 60, 4, 1408));
+    DT_TRY(dt_config_int(config, "shared_expert_intermediate_size", 5632, 1, DTI_CONFIG_MAX_EXTENT,
+                         &m->moe.shared));
+    DT_TRY(read_sparse(config, m));
+    DT_TRY(dt_config_bool(&quiet, "use_sliding_window", false, &used));
+    DT_TRY(dt_config_int(&quiet, "max_window_layers", 28, 0, DTI_CONFIG_MAX_EXTENT, &most));
+    for (int64_t i = 0; i < info->n_layers; i++) {
+        m->blocks[i].slides = used && i < most && i % 2 == 0;
+        if (!used) DT_TRY(dti_config_say_window(config, i, 0)); /* whatever sliding_window is */
+    }
+    return used ? dti_decoder_windows(m, config, &windows) : DT_OK;
+}
+
+const dt_arch dti_arch_qwen2_moe = DTI_DECODER_ARCH("qwen2_moe", "Qwen2MoeForCausalLM",
+                                                    "Qwen2MoeDecoderLayer", read_qwen2, DTI_PLAIN);
 const dt_arch dti_arch_qwen3_moe = DTI_DECODER_ARCH("qwen3_moe", "Qwen3MoeForCausalLM",
-                                                    "Qwen3MoeDecoderLayer", read_config, DTI_PLAIN);
+                                                    "Qwen3MoeDecoderLayer", read_qwen3, DTI_PLAIN);

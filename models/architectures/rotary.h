@@ -36,13 +36,15 @@ typedef struct dti_rope {
 
 /* How an architecture spells rotary positions. */
 typedef struct dti_rope_keys {
-    const char *theta_key; /* at the root */
-    double theta;          /* where it is absent */
-    const char *of;        /* which layers', of several kinds; NULL: all, or the global ones */
-    bool partial;          /* heads may rotate in part (partial_rotary_factor) */
-    const char *part_key;  /* of that at the root; NULL: the same word */
-    double part;           /* where it is absent; 0: 1 */
-    double original;       /* original_max_position_embeddings where the root has none; 0: what the
+    const char *theta_key;   /* at the root */
+    double theta;            /* where it is absent */
+    const char *of;          /* which layers', of several kinds; NULL: all, or the global ones */
+    bool partial;            /* heads may rotate in part (partial_rotary_factor) */
+    const char *part_key;    /* of that at the root; NULL: the same word */
+    double part;             /* where it is absent; 0: 1 */
+    const char *columns_key; /* of so many columns in place of a part; NULL: none */
+    int64_t columns;         /* where it is absent */
+    double original; /* original_max_position_embeddings where the root has none; 0: what the
                             * parameters say, or max_position_embeddings */
 } dti_rope_keys;
 

@@ -46,6 +46,9 @@ static dt_status read_width(const reader *r)
     const dt_config part = dt_config_is_set(&inner) ? inner : dt_config_member(r->config, root);
     double factor = r->keys->part > 0.0 ? r->keys->part : 1.0;
 
+    if (r->keys->columns_key != NULL)
+        return dt_config_int(r->config, r->keys->columns_key, r->keys->columns, 1,
+                             r->info->head_dim, &r->rope->dim);
     if (dt_config_is_set(&part)) DT_TRY(dt_config_as_number(&part, 0.0, 1.0, &factor));
     if (factor < 1.0 && !r->keys->partial)
         return dt_config_must_be(&part, DT_ERR_UNSUPPORTED,

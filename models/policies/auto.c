@@ -74,6 +74,15 @@ static const dt_policy_layer phi_out[] = { { .weight = "self_attn.dense.weight" 
 static const dt_policy_layer fc1[] = { { .weight = "mlp.fc1.weight" } };
 static const dt_policy_layer fc2[] = { { .weight = "mlp.fc2.weight" } };
 
+static const dt_policy_layer gptj_qkv[] = {
+    { .weight = "attn.q_proj.weight" },
+    { .weight = "attn.k_proj.weight" },
+    { .weight = "attn.v_proj.weight" },
+};
+static const dt_policy_layer gptj_out[] = { { .weight = "attn.out_proj.weight" } };
+static const dt_policy_layer fc_in[] = { { .weight = "mlp.fc_in.weight" } };
+static const dt_policy_layer fc_out[] = { { .weight = "mlp.fc_out.weight" } };
+
 #define POLICY(class, qkv, out, in, down)                                            \
     {                                                                                \
         .size = sizeof(dt_policy), .name = (class), .original_layer_class = (class), \
@@ -121,13 +130,23 @@ static const struct {
     { "starcoder2", "Starcoder2ForCausalLM",
       POLICY("Starcoder2DecoderLayer", decoder_qkv, decoder_out, c_fc, c_proj) },
     { "stablelm", "StableLmForCausalLM", DECODER("StableLmDecoderLayer") },
+    { "qwen2_moe", "Qwen2MoeForCausalLM",
+      POLICY("Qwen2MoeDecoderLayer", decoder_qkv, decoder_out, dense_in, dense_down) },
+    { "glm", "GlmForCausalLM",
+      POLICY("GlmDecoderLayer", decoder_qkv, decoder_out, phi3_in, decoder_down) },
+    { "glm4", "Glm4ForCausalLM",
+      POLICY("Glm4DecoderLayer", decoder_qkv, decoder_out, phi3_in, decoder_down) },
+    { "gptj", "GPTJForCausalLM", POLICY("GPTJBlock", gptj_qkv, gptj_out, fc_in, fc_out) },
+    { "cohere", "CohereForCausalLM", DECODER("CohereDecoderLayer") },
+    { "cohere2", "Cohere2ForCausalLM", DECODER("Cohere2DecoderLayer") },
+    { "ernie4_5", "Ernie4_5ForCausalLM", DECODER("Ernie4_5DecoderLayer") },
     { "gpt_neo", "GPTNeoForCausalLM",
       POLICY("GPTNeoBlock", gpt_neo_qkv, gpt_neo_out, gpt_neo_in, gpt_neo_down) },
 };
 
 dt_status dt_policy_find(const char *name, const dt_policy **out)
 {
-    char names[1024] = "", shown[DTI_SHOWN_BYTES];
+    char names[2048] = "", shown[DTI_SHOWN_BYTES];
     size_t used = 0;
 
     DT_CHECK(name != NULL && out != NULL, DT_ERR_ARG, "name or out is NULL");

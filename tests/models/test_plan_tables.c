@@ -124,6 +124,26 @@ static const table_row falcon[] = { /* one sum for a block, one gather where tok
     NORM("transformer.ln_f"),
     { NULL, NULL, NULL }
 };
+static const table_row shared_expert[] = { /* summed with the others, once */
+    { "model.embed_tokens",  "embedding_rowwise", "vocab_reduce_scatter" },
+    { L "self_attn",         "replicate",         "module_allgather" },
+    { L "self_attn.q_proj",  "colwise",           "colwise" },
+    { L "self_attn.k_proj",  "colwise",           "colwise" },
+    { L "self_attn.v_proj",  "colwise",           "colwise" },
+    { L "self_attn.o_proj",  "rowwise",           "rowwise_reduce_scatter" },
+    { L "mlp",               "gather",            "gather_reduce_scatter" },
+    { L "mlp.gate",          "replicate",         "replicate" },
+    { L "mlp.shared_expert_gate", "replicate",    "replicate" },
+    { L "mlp.shared_expert.gate_proj", "colwise", "colwise" },
+    { L "mlp.shared_expert.up_proj", "colwise",   "colwise" },
+    { L "mlp.shared_expert.down_proj", "local_rowwise", "local_rowwise" },
+    { L "mlp.experts",       "local",             "local" },
+    { L "mlp.experts.gate_up_proj", "packed_colwise", "packed_colwise" },
+    { L "mlp.experts.down_proj", "rowwise",       "rowwise" },
+    { "lm_head",             "colwise",           "colwise" },
+    NORM("model.norm"), NORM(L "input_layernorm"), NORM(L "post_attention_layernorm"),
+    { NULL, NULL, NULL }
+};
 /* clang-format on */
 
 enum { MAX_RULES = 24, TEXT_BYTES = 4096 };
@@ -138,7 +158,7 @@ static const struct model_table {
     { "gpt_neo/uneven", { gpt_neo, NULL } },    { "phi3/uneven", { phi3, NULL } },
     { "qwen3_moe/uneven", { llama, experts } }, { "smollm3/uneven", { llama, NULL } },
     { "granite/uneven", { llama, NULL } },      { "gpt2/base", { gpt2, NULL } },
-    { "falcon/base", { falcon, NULL } },
+    { "falcon/base", { falcon, NULL } },        { "qwen2_moe/base", { shared_expert, NULL } },
 };
 
 typedef struct table_case {

@@ -130,6 +130,9 @@ DT_TEST(policies, those_of_the_library_say_what_the_builtin_plans_say)
                  { "falcon/base", "FalconDecoderLayer", 4 },
                  { "falcon/first", "falcon", 4 },
                  { "phi/base", "phi", 6 },
+                 { "glm4/base", "glm4", 6 },
+                 { "gptj/base", "GPTJBlock", 6 },
+                 { "cohere2/base", "cohere2", 7 },
                  { "gpt_neo/base", "GPTNeoBlock", 6 } };
     const dt_policy *p;
 
