@@ -43,13 +43,15 @@ import tempfile
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, CwmConfig,
-                          Exaone4Config, FalconConfig, Gemma2Config, Gemma3Config, Gemma3TextConfig,
-                          GemmaConfig, GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig, GPTNeoConfig,
-                          GPTNeoXConfig, GraniteConfig, LlamaConfig, LogitsProcessor, LogitsProcessorList,
-                          MinistralConfig, Mistral3Config, MistralConfig, MixtralConfig, Phi3Config,
-                          PhiConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig, SeedOssConfig,
-                          SmolLM3Config, StableLmConfig, Starcoder2Config)
+from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText,
+                          Cohere2Config, CohereConfig, CwmConfig, Ernie4_5Config, Exaone4Config,
+                          FalconConfig, Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig,
+                          Glm4Config, GlmConfig, GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig,
+                          GPTJConfig, GPTNeoConfig, GPTNeoXConfig, GraniteConfig, LlamaConfig,
+                          LogitsProcessor, LogitsProcessorList, MinistralConfig, Mistral3Config,
+                          MistralConfig, MixtralConfig, Phi3Config, PhiConfig, Qwen2Config,
+                          Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config,
+                          StableLmConfig, Starcoder2Config)
 
 NEW_TOKENS, BEAMS, BEAM_TOKENS = 40, 3, 12
 MIN_MARGIN, MIN_DISTINCT, MIN_GAP = 1e-3, 20, 0.05
@@ -462,6 +464,89 @@ FIXTURES = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 500.0,
                             "partial_rotary_factor": 0.7},
     }, 13, "float32", "sizes that no rank count divides; side by side, a gated MLP; tied"),
+    "glm/base": (GlmConfig, {
+        "vocab_size": 92, "hidden_size": 36, "intermediate_size": 46, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+        "max_position_embeddings": 64,
+    }, 12, "bfloat16", "neighbouring columns rotate, of half a head; gate and up in one weight; biases "
+                       "on q, k, v; stored in bf16"),
+    "glm/uneven": (GlmConfig, {
+        "vocab_size": 131, "hidden_size": 30, "intermediate_size": 43, "num_hidden_layers": 2,
+        "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 8, "attention_bias": False,
+        "max_position_embeddings": 64, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0,
+                            "partial_rotary_factor": 1.0},
+    }, 13, "float32", "sizes that no rank count divides; whole heads rotate; tied"),
+    "glm4/base": (Glm4Config, {
+        "vocab_size": 92, "hidden_size": 36, "intermediate_size": 46, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+        "max_position_embeddings": 64,
+    }, 12, "bfloat16", "norms before and behind attention and MLP, in names of their own; stored in "
+                       "bf16"),
+    "glm4/uneven": (Glm4Config, {
+        "vocab_size": 131, "hidden_size": 30, "intermediate_size": 43, "num_hidden_layers": 2,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 10,
+        "max_position_embeddings": 64, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.6},
+    }, 13, "float32", "sizes that no rank count divides; one KV head"),
+    "gptj/base": (GPTJConfig, {
+        "vocab_size": 92, "n_embd": 36, "n_layer": 2, "n_head": 3, "n_positions": 64,
+        "rotary_dim": 8,
+    }, 12, "bfloat16", "neighbouring columns rotate, 8 of a head; side by side of one norm; biases of "
+                       "MLP and head; stored in bf16"),
+    "gptj/uneven": (GPTJConfig, {
+        "vocab_size": 131, "n_embd": 30, "n_layer": 2, "n_head": 5, "n_positions": 64,
+        "rotary_dim": 6, "n_inner": 43, "activation_function": "gelu",
+    }, 13, "float32", "sizes that no rank count divides; whole heads rotate"),
+    "cohere/base": (CohereConfig, {
+        "vocab_size": 92, "hidden_size": 36, "intermediate_size": 46, "num_hidden_layers": 2,
+        "num_attention_heads": 3, "num_key_value_heads": 3, "max_position_embeddings": 64,
+        "logit_scale": 0.3,
+    }, 12, "bfloat16", "side by side of one layer norm without bias; neighbouring columns rotate, "
+                       "rounded once; logits scaled; tied; stored in bf16"),
+    "cohere/uneven": (CohereConfig, {
+        "vocab_size": 131, "hidden_size": 30, "intermediate_size": 43, "num_hidden_layers": 2,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "max_position_embeddings": 64,
+        "attention_bias": True, "tie_word_embeddings": False,
+    }, 13, "float32", "sizes that no rank count divides; biases; untied"),
+    "cohere2/base": (Cohere2Config, {
+        "vocab_size": 92, "hidden_size": 36, "intermediate_size": 46, "num_hidden_layers": 3,
+        "num_attention_heads": 3, "num_key_value_heads": 3, "max_position_embeddings": 64,
+        "sliding_window": 7,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    }, 12, "bfloat16", "layers with a window rotate, full ones do not; tied; stored in bf16"),
+    "cohere2/uneven": (Cohere2Config, {
+        "vocab_size": 131, "hidden_size": 30, "intermediate_size": 43, "num_hidden_layers": 2,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "max_position_embeddings": 64,
+        "sliding_window": 20, "sliding_window_pattern": 2, "attention_bias": True,
+        "tie_word_embeddings": False,
+    }, 13, "float32", "sizes that no rank count divides; every second layer full; biases; untied"),
+    "ernie4_5/base": (Ernie4_5Config, {
+        "vocab_size": 92, "hidden_size": 32, "intermediate_size": 46, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+        "max_position_embeddings": 64, "tie_word_embeddings": False,
+    }, 12, "bfloat16", "neighbouring columns rotate by a table in f32, rounded once; stored in bf16"),
+    "ernie4_5/uneven": (Ernie4_5Config, {
+        "vocab_size": 131, "hidden_size": 30, "intermediate_size": 43, "num_hidden_layers": 2,
+        "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 8, "use_bias": True,
+        "max_position_embeddings": 64,
+    }, 13, "float32", "sizes that no rank count divides; biases; tied"),
+    "qwen2_moe/base": (Qwen2MoeConfig, {
+        "vocab_size": 96, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 5,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+        "shared_expert_intermediate_size": 28, "max_position_embeddings": 64,
+    }, 9, "float32", "experts beside one that all tokens pass, of a gate's size; experts under a name "
+                     "each"),
+    "qwen2_moe/uneven": (Qwen2MoeConfig, {
+        "vocab_size": 83, "hidden_size": 30, "intermediate_size": 41, "num_hidden_layers": 3,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "num_experts": 3,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 19,
+        "shared_expert_intermediate_size": 23, "norm_topk_prob": True, "mlp_only_layers": [1],
+        "qkv_bias": False, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2,
+        "max_position_embeddings": 64,
+    }, 8, "float32", "sizes and experts that no rank count divides; all experts in one tensor; a dense "
+                     "layer between; a window on the first layer; no biases"),
 }
 
 
@@ -523,7 +608,7 @@ def write_checkpoint(name, model, folder):
             break
     for f in files:
         os.chmod(os.path.join(folder, f), 0o644)
-    if name in ("qwen3_moe/uneven", "mixtral/uneven"):
+    if name in ("qwen3_moe/uneven", "mixtral/uneven", "qwen2_moe/uneven"):
         save_file(model.state_dict(), os.path.join(folder, "model.safetensors"), {"format": "pt"})
     if name in OLD_SPELLING:
         spell_as_version_4(os.path.join(folder, "config.json"))

@@ -145,7 +145,7 @@ DT_TEST(golden, plans_that_sum_branches_one_by_one_match_too)
 /* Expert parallel: whole experts on each rank, on the dim of the rest or on one of their own. */
 DT_TEST(golden, experts_cut_as_a_whole_match_too)
 {
-    static const char *const moe[] = { "qwen3_moe/base", "qwen3_moe/uneven" };
+    static const char *const moe[] = { "qwen3_moe/base", "qwen3_moe/uneven", "qwen2_moe/uneven" };
     static const dt_plan_rule rules[] = {
         { "model.layers.*.mlp.experts.gate_up_proj", "grouped_gemm" },
         { "model.layers.*.mlp.experts.down_proj", "grouped_gemm" },
