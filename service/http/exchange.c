@@ -49,7 +49,7 @@ static void put_time(dti_buffer *b)
 void dti_exchange_log(dti_exchange *x, bool whole)
 {
     dt_server *s = x->server;
-    const bool gone = !whole || dti_connection_is_gone(s, x->connection);
+    const bool gone = !x->handed && (!whole || dti_connection_is_gone(s, x->connection));
     char shown[DTI_HEAD_PATH_BYTES * 4];
     dti_buffer b = { 0 };
 

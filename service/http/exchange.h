@@ -44,6 +44,7 @@ typedef struct dti_exchange {
     int64_t began_ns, first_ns;
     int64_t prompt_tokens, new_tokens;
     bool broken; /* a stream that ended with an error */
+    bool handed; /* a stream, to its last byte: who leaves then has it all */
 } dti_exchange;
 
 /* Answers with an error in OpenAI's form; the connection closes where the request may not have been

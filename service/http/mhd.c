@@ -89,11 +89,12 @@ static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t most)
     }
     if (x->out.n == 0 && !x->stream->over) return MHD_CONTENT_READER_END_WITH_ERROR;
     dti_connection_enter(x->server, x->connection, DTI_PHASE_WRITE);
-    if (dti_connection_is_gone(x->server, x->connection)) return MHD_CONTENT_READER_END_WITH_ERROR;
     if (x->out.n == 0) return MHD_CONTENT_READER_END_OF_STREAM;
+    if (dti_connection_is_gone(x->server, x->connection)) return MHD_CONTENT_READER_END_WITH_ERROR;
     n = x->out.n < most ? x->out.n : most;
     memcpy(to, x->out.bytes, n);
     dti_buffer_drop(&x->out, n);
+    x->handed = x->stream->over && x->out.n == 0;
     return (ssize_t)n;
 }
 

@@ -35,6 +35,7 @@ typedef enum dti_phase {
 
 typedef struct dti_connection {
     struct dti_connection *next, **at;
+    uint64_t number; /* of the server's connections, from 1 on */
     int fd;
     /* under the server's lock */
     dti_phase phase;
@@ -61,6 +62,7 @@ struct dt_server {
     /* under the lock */
     dti_connection *connections;
     int n_connections, n_exchanges;
+    uint64_t last_number; /* of a connection */
 };
 
 /* A model by its name of n bytes; NULL: there is none. */

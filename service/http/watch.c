@@ -27,6 +27,7 @@ void dti_connection_open(dt_server *s, dti_connection *c, int fd)
 {
     *c = (dti_connection){ .fd = fd, .phase = DTI_PHASE_READ, .since_ns = dti_now_ns() };
     (void)pthread_mutex_lock(&s->lock);
+    c->number = ++s->last_number;
     c->next = s->connections;
     c->at = &s->connections;
     if (c->next != NULL) c->next->at = &c->next;
@@ -117,7 +118,7 @@ static bool is_over(const dt_server *s, const dti_connection *c, int64_t now)
 
 /* Those that wait for a request are polled: one that was heard to close is not heard again. Under
  * the lock; returns how many there are. */
-static nfds_t list_waiting(dt_server *s, struct pollfd *list, dti_connection **whose)
+static nfds_t list_waiting(dt_server *s, struct pollfd *list, uint64_t *whose)
 {
     nfds_t n = 1;
 
@@ -125,13 +126,14 @@ static nfds_t list_waiting(dt_server *s, struct pollfd *list, dti_connection **w
     for (dti_connection *c = s->connections; c != NULL; c = c->next) {
         if (c->ticket == NULL || c->gone || (int)n > s->options.max_connections) continue;
         list[n] = (struct pollfd){ .fd = c->fd, .events = POLLRDHUP };
-        whose[n++] = c;
+        whose[n++] = c->number;
     }
     return n;
 }
 
-/* Whoever closed may be gone from the list, and another in its place. */
-static void look(dt_server *s, const struct pollfd *list, dti_connection *const *whose, nfds_t n)
+/* Whoever closed may be gone, and another connection have its socket and its memory: numbers tell
+ * them apart. */
+static void look(dt_server *s, const struct pollfd *list, const uint64_t *whose, nfds_t n)
 {
     const int64_t now = dti_now_ns();
 
@@ -139,7 +141,7 @@ static void look(dt_server *s, const struct pollfd *list, dti_connection *const 
     for (dti_connection *c = s->connections; c != NULL; c = c->next) {
         bool closed = is_over(s, c, now);
         for (nfds_t i = 1; i < n && !closed; i++)
-            closed = whose[i] == c && list[i].fd == c->fd && c->ticket != NULL &&
+            closed = whose[i] == c->number && c->ticket != NULL &&
                      (list[i].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
         if (closed && !c->gone) end(c);
     }
@@ -151,10 +153,10 @@ static void *watch(void *arg)
     dt_server *s = arg;
     const size_t room = (size_t)s->options.max_connections + 2;
     struct pollfd *list = NULL;
-    dti_connection **whose = NULL;
+    uint64_t *whose = NULL;
 
     if (dti_alloc_array(room, sizeof *list, (void **)&list) != DT_OK ||
-        dti_alloc_array(room, sizeof(dti_connection *), (void **)&whose) != DT_OK)
+        dti_alloc_array(room, sizeof *whose, (void **)&whose) != DT_OK)
         goto done;
     while (!atomic_load(&s->ending)) {
         uint64_t rung;

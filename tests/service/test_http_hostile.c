@@ -2,6 +2,7 @@
  *
  * Requests that mean harm, or that a broken client sends: each is refused with a bounded error or
  * closed, nothing of what lies behind it is read as a request, and the server goes on. */
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -415,6 +416,38 @@ DT_TEST(http_hostile, a_client_that_goes_frees_its_place_in_every_state)
     DT_ASSERT_OK(dt_service_count(h.model, &c));
     DT_ASSERT_EQ_INT(c.cancelled, 5);
     goes_on(&h, "clients that went");
+    http_stop(&h);
+}
+
+enum { N_CHURNING = 12, N_ASKED = 60 };
+
+static void *churn(void *arg)
+{
+    const http_server *h = arg;
+
+    for (int i = 0; i < N_ASKED; i++) {
+        const http_answer a = http_post(h->port, "/v1/completions", BODY, "");
+        if (a.status != 200) return "a request was not answered";
+    }
+    return NULL;
+}
+
+/* A socket and its memory are another connection's at once: that is not taken for the one that has
+ * gone. */
+DT_TEST(http_hostile, nobody_is_taken_for_a_client_that_has_gone)
+{
+    static http_server h;
+    pthread_t threads[N_CHURNING];
+    void *wrong;
+
+    needs_server();
+    http_start(&h, NULL, 4);
+    for (int i = 0; i < N_CHURNING; i++)
+        DT_ASSERT(pthread_create(&threads[i], NULL, churn, &h) == 0);
+    for (int i = 0; i < N_CHURNING; i++) {
+        (void)pthread_join(threads[i], &wrong);
+        if (wrong != NULL) dt_test_fail(__FILE__, __LINE__, "%s", (const char *)wrong);
+    }
     http_stop(&h);
 }
 

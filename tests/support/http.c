@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -104,12 +105,12 @@ static char *keep(const char *bytes, size_t n)
         struct text *next;
         char bytes[];
     } text;
-    static text *texts;
+    static _Atomic(text *) texts; /* of all threads */
     text *t = (text *)(void *)room_for(sizeof *t + n);
 
     memcpy(t->bytes, bytes, n);
-    t->next = texts;
-    texts = t;
+    t->next = atomic_load(&texts);
+    while (!atomic_compare_exchange_weak(&texts, &t->next, t)) continue;
     return t->bytes;
 }
 
