@@ -16,14 +16,7 @@
 #include "cli/print_report.h"
 #include "cli/session.h"
 
-enum {
-    PORT = 8080,
-    MAX_RUNNING = 4,
-    MAX_REQUESTS = 64,
-    DRAIN_S = 30,
-    KEY_BYTES = 512,
-    LEAST_CONTEXT = 16
-};
+enum { PORT = 8080, MAX_REQUESTS = 64, DRAIN_S = 30, KEY_BYTES = 512, LEAST_CONTEXT = 16 };
 
 /* A model as it was asked for. */
 typedef struct wanted {
@@ -317,6 +310,7 @@ static void end_serving(serving *s)
 
 static dt_status serve(const cli_args *args, const cli_env *env, const cli_console *console)
 {
+    static const dt_service_options service = DT_SERVICE_OPTIONS_INIT;
     const cli_serving_words *w = &args->serving;
     serving s = { .args = args, .console = console };
     dt_error why = { .code = DT_OK };
@@ -327,7 +321,7 @@ static dt_status serve(const cli_args *args, const cli_env *env, const cli_conso
     DT_CHECK(dt_server_is_built(), DT_ERR_UNSUPPORTED,
              "this build has no HTTP server; build again where libmicrohttpd is installed (on "
              "Debian: apt-get install libmicrohttpd-dev)");
-    s.max_running = w->max_running > 0 ? w->max_running : MAX_RUNNING;
+    s.max_running = w->max_running > 0 ? w->max_running : service.max_running;
     DT_TRY_TO(done, st, read_keys(&s, env));
     DT_TRY_TO(done, st, open_log(&s));
     DT_TRY_TO(done, st, dti_alloc_array((size_t)w->models.n, sizeof *s.models, (void **)&s.models));

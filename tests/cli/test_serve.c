@@ -81,7 +81,7 @@ DT_TEST(cli_serve, a_server_is_measured_and_ends_well)
     COMMAND_ENDS(2, COMMAND("bench", "--serve", r.url, "--sequence", "300"), "the context 200");
     COMMAND_ENDS(2, COMMAND("bench", "--serve", r.url, "--model", "nobody"), "has no model nobody");
     DT_ASSERT_EQ_INT(end(&r), 0);
-    COMMAND_ASSERT_HAS(command_read(r.err), "texts of up to 200 tokens, 4 at once");
+    COMMAND_ASSERT_HAS(command_read(r.err), "texts of up to 200 tokens, ");
     COMMAND_ASSERT_HAS(command_read(r.err), "\"path\":\"/v1/completions\",\"status\":200");
     COMMAND_ASSERT_HAS(command_read(r.err), "ending");
 }
