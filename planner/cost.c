@@ -384,7 +384,10 @@ static dt_status add_up(const dti_task *t, const dt_way *w, const rank_time *tim
                         const int *kind_at, int n, dt_way_cost *out)
 {
     const double m = (double)w->microbatches, crowd = dti_machine_crowd(&t->machine);
-    const double cost = t->machine.figure[DT_FIGURE_OVERLAP_COST].value;
+    /* above 1 those who communicate wait for a turn on a core whose rank computes; where ranks
+     * share cores, another one has work for the core of a rank that waits */
+    const double measured = t->machine.figure[DT_FIGURE_OVERLAP_COST].value;
+    const double cost = crowd > 1 ? fmin(measured, 1) : measured;
     double late = 0, update = 0, busy = 0, shown = 0, makespan;
 
     for (int k = 0; k < n; k++) {

@@ -13,11 +13,10 @@ dt_status dti_way_settle(const dti_task *t, dt_way *w)
     DT_CHECK(ep == 1 || !t->has_plan, DT_ERR_ARG,
              "ep=%d: there is a plan of styles, which says where experts lie", w->ep);
     if (t->o.goal != DT_PLAN_STEP) {
-        DT_CHECK(w->pp >= 1 && w->dp >= 1 && w->tp >= 1 &&
-                     (int64_t)w->pp * w->dp * ep * w->tp <= ranks && w->zero == 0 && !w->offload &&
-                     !w->sequence_parallel && w->recompute == DT_RECOMPUTED_NOTHING &&
-                     w->schedule == NULL && !w->ends && w->tiles <= 1 && w->chunk == 0 &&
-                     w->stages == NULL,
+        DT_CHECK(w->pp >= 1 && w->dp >= 1 && w->tp >= 1 && dti_way_ranks(w, ranks) <= ranks &&
+                     w->zero == 0 && !w->offload && !w->sequence_parallel &&
+                     w->recompute == DT_RECOMPUTED_NOTHING && w->schedule == NULL && !w->ends &&
+                     w->tiles <= 1 && w->chunk == 0 && w->stages == NULL,
                  DT_ERR_ARG,
                  "pp=%d,dp=%d,tp=%d: the machine has %lld devices, and generation has a mesh alone",
                  w->pp, w->dp, w->tp, (long long)ranks);
@@ -25,8 +24,8 @@ dt_status dti_way_settle(const dti_task *t, dt_way *w)
         w->microbatches = dti_serve_groups(t, w);
         return DT_OK;
     }
-    DT_CHECK(w->pp >= 1 && w->dp >= 1 && w->tp >= 1 && (int64_t)w->pp * w->dp * ep * w->tp == ranks,
-             DT_ERR_ARG, "pp=%d,dp=%d%s,tp=%d: the machine has %lld devices", w->pp, w->dp,
+    DT_CHECK(w->pp >= 1 && w->dp >= 1 && w->tp >= 1 && dti_way_ranks(w, ranks) == ranks, DT_ERR_ARG,
+             "pp=%d,dp=%d%s,tp=%d: the machine has %lld devices", w->pp, w->dp,
              ep > 1 ? " and ep" : "", w->tp, (long long)ranks);
     DT_CHECK(w->chunk >= 0 &&
                  (w->tiles <= 1 || w->tiles == dti_tiles[0] || w->tiles == dti_tiles[1]),

@@ -224,8 +224,9 @@ bool dti_verdict_fits(const dti_task *t, dt_verdict *v)
 {
     const double device = t->machine.figure[DT_FIGURE_DEVICE_BYTES].value;
     const double host = t->machine.figure[DT_FIGURE_HOST_BYTES].value;
-    const double away =
-        v->way.offload ? (double)v->cost.state_bytes * t->machine.devices_per_node : 0;
+    /* stage 3 leaves its parameters there as well */
+    const int64_t of_rank = v->cost.state_bytes + (v->way.zero == 3 ? v->cost.weight_bytes : 0);
+    const double away = v->way.offload ? (double)of_rank * t->machine.devices_per_node : 0;
     const bool on_host = away > host;
     char needs[DTI_NUMBER_BYTES], has[DTI_NUMBER_BYTES];
 

@@ -117,9 +117,13 @@ void dti_task_close(dti_task *t);
 dt_status dti_profile_of(dti_task *t, const dt_way *way, const dti_profile **out) DT_MUST_USE;
 dt_status dti_split_of(dti_task *t, const dt_way *way, const dti_split **out) DT_MUST_USE;
 
-/* Mesh dims that experts are cut over alone, and ranks of a stage. */
+/* Ranks of its dim of experts, and of a stage. */
 int dti_way_ep(const dt_way *way);
 int dti_way_place(const dt_way *way);
+
+/* Ranks of degrees that need not be those of any machine: once they are more than `most`, not all
+ * of them. */
+int64_t dti_way_ranks(const dt_way *way, int64_t most);
 
 /* "pp=2,dp=2,tp=2" */
 const char *dti_way_mesh(const dt_way *way, char text[DTI_MESH_BYTES]);

@@ -77,18 +77,16 @@ static dt_status check_degrees(const dti_task *t)
     const int64_t ranks = dti_machine_ranks(&t->machine);
     const int64_t ep = dti_max(o->ep, 1);
     const bool all = o->pp > 0 && o->dp > 0 && o->tp > 0;
-    int64_t asked;
+    const dt_way pinned = { .pp = o->pp, .dp = o->dp, .ep = o->ep, .tp = o->tp };
+    const int64_t asked = dti_way_ranks(&pinned, ranks);
 
-    DT_CHECK(o->pp >= 0 && o->dp >= 0 && o->ep >= 0 && o->tp >= 0 && o->pp <= ranks &&
-                 o->dp <= ranks && o->ep <= ranks && o->tp <= ranks,
-             DT_ERR_ARG, "pp=%d,dp=%d,ep=%d,tp=%d: degrees are 0 (any) to the %lld devices", o->pp,
-             o->dp, o->ep, o->tp, (long long)ranks);
-    DT_CHECK(ep == 1 || (t->n_experts % ep == 0 && !t->has_plan), DT_ERR_ARG,
-             "ep=%d cuts experts, and %s; --plan can say more", o->ep,
+    DT_CHECK(o->pp >= 0 && o->dp >= 0 && o->ep >= 0 && o->tp >= 0, DT_ERR_ARG,
+             "degrees must be 0 or more");
+    DT_CHECK(ep == 1 || (t->n_experts > 0 && t->n_experts % ep == 0 && !t->has_plan), DT_ERR_ARG,
+             "ep=%d cuts experts, and %s", o->ep,
              t->has_plan        ? "there is a plan of styles, which says where these lie"
              : t->n_experts > 0 ? "it does not divide those of the model"
                                 : "the model has none");
-    asked = dti_max(o->pp, 1) * dti_max(o->dp, 1) * ep * dti_max(o->tp, 1);
     if (o->goal == DT_PLAN_STEP)
         DT_CHECK(all ? asked == ranks : ranks % asked == 0, DT_ERR_ARG,
                  "pp=%d,dp=%d,tp=%d%s: the machine has %lld devices, and a step takes all", o->pp,
@@ -171,6 +169,15 @@ int dti_way_ep(const dt_way *w)
 int dti_way_place(const dt_way *w)
 {
     return w->dp * dti_way_ep(w) * w->tp;
+}
+
+int64_t dti_way_ranks(const dt_way *w, int64_t most)
+{
+    const int degrees[] = { w->pp, w->dp, dti_way_ep(w), w->tp };
+    int64_t n = 1;
+
+    for (size_t i = 0; i < DT_COUNT(degrees) && n <= most; i++) n *= dti_max(degrees[i], 1);
+    return n;
 }
 
 const char *dti_way_mesh(const dt_way *w, char text[DTI_MESH_BYTES])

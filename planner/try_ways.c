@@ -204,6 +204,8 @@ dt_status dt_search_measure(dt_search *s, const dt_run_options *run, int ways, i
         DT_TRY(dti_way_try(&s->task, &v->way, run, steps, times, NULL));
         v->cost.measured = dti_quick_of(times, steps);
     }
+    if (n == 0) return DT_OK;
     qsort(s->verdicts, (size_t)n, sizeof *s->verdicts, by_measured);
+    DT_TRY(dti_find_groups(&s->task, &s->verdicts[0].way, s->group)); /* another may lead */
     return DT_OK;
 }

@@ -11,29 +11,6 @@
 static const test_model small = { "small", 32, 64, 4, 2, 4, 64, 64, "float32" };
 static const test_model narrow = { "narrow", 16, 48, 4, 4, 5, 96, 64, "bfloat16" };
 
-static dt_search *searched(const char *folder, const dt_machine *m, int64_t batch, int top)
-{
-    dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
-    dt_search *s = NULL;
-
-    o.batch = batch;
-    o.sequence = 16;
-    o.top = top;
-    o.most_counted = 100000;
-    DT_ASSERT_OK(dt_search_ways(NULL, folder, m, &o, &s));
-    return s;
-}
-
-static double fastest(const char *folder, const dt_machine *m, int64_t batch)
-{
-    dt_search *s = searched(folder, m, batch, 1);
-    const dt_verdict *v = dt_search_at(s, 0);
-    const double seconds = v->kind == DT_VERDICT_RANKED ? v->cost.seconds : INFINITY;
-
-    dt_search_release(&s);
-    return seconds;
-}
-
 static char *printed(const dt_search *s, bool json)
 {
     const int n = dt_search_print(s, json, NULL, 0);
@@ -51,7 +28,7 @@ static char *printed(const dt_search *s, bool json)
  * none is faster than the one that was found. */
 static void compare(const char *folder, const dt_machine *m, int64_t batch)
 {
-    dt_search *s = searched(folder, m, batch, 1);
+    dt_search *s = test_searched(folder, m, batch, 1);
     const double device = m->figure[DT_FIGURE_DEVICE_BYTES].value;
     const dt_verdict *first = dt_search_at(s, 0), *v;
     double least = INFINITY;
@@ -225,40 +202,11 @@ DT_TEST(search, nothing_is_faster_than_what_is_found_for_a_mixture_of_experts)
 
     (void)dt_test_source_path(folder, "tests/golden/qwen3_moe/base");
     compare(folder, &m, 2);
-    s = searched(folder, &m, 2, 1);
+    s = test_searched(folder, &m, 2, 1);
     for (int64_t k = 0; (v = dt_search_at(s, k)) != NULL; k++)
         seen = seen || (v->way.ep == 2 && v->kind != DT_VERDICT_REFUSED);
     dt_search_release(&s);
     DT_ASSERT(seen);
-}
-
-/* So these need not be looked at where there is room without. */
-DT_TEST(search, chunks_and_tiles_are_never_faster)
-{
-    const dt_machine m = test_machine(1, 4, 1e9, 1e7, 1e6);
-    char folder[DT_TEST_PATH_BYTES];
-    const dt_verdict *v;
-    int n = 0;
-    dt_search *s;
-
-    test_model_write(&small, folder);
-    s = searched(folder, &m, 8, 1);
-    for (int64_t i = 0; (v = dt_search_at(s, i)) != NULL; i += 7) {
-        dt_way w = v->way;
-        dt_way_cost plain, c;
-        if (v->kind == DT_VERDICT_RULE || dti_way_count(&s->task, &w, &plain) != DT_OK) continue;
-        w.chunk = 4;
-        DT_ASSERT_OK(dti_way_count(&s->task, &w, &c));
-        DT_ASSERT(c.seconds >= plain.seconds);
-        n++;
-        if (w.zero < 3) continue;
-        w.chunk = 0;
-        w.tiles = dti_tiles[0];
-        DT_ASSERT_OK(dti_way_count(&s->task, &w, &c));
-        DT_ASSERT(c.seconds >= plain.seconds);
-    }
-    DT_ASSERT(n > 20);
-    dt_search_release(&s);
 }
 
 /* 2 models, 1 to 8 ranks on 1 and 2 nodes, 5 memories, 3 links, 2 batches: 420; 5 of experts. */
@@ -388,45 +336,7 @@ DT_TEST(search, what_is_counted_is_a_dry_run_of_all_ranks_and_microbatches)
     }
 }
 
-/* --- properties ------------------------------------------------------------------------------- */
-
-/* Memory and links that are better by so much each time. */
-static void improve(double memory, double link)
-{
-    static const dt_figure_kind links[] = { DT_FIGURE_INSIDE_BANDWIDTH,
-                                            DT_FIGURE_BETWEEN_BANDWIDTH };
-    char folder[DT_TEST_PATH_BYTES];
-    double before = INFINITY;
-
-    test_model_write(&small, folder);
-    for (double bytes = 1e5; bytes <= 1e7; bytes *= memory) {
-        const dt_machine m = test_machine(2, 2, bytes, 1e8, 1e7);
-        const double now = fastest(folder, &m, 8);
-        DT_ASSERT(now <= before);
-        before = now;
-    }
-    DT_ASSERT(isfinite(before));
-    for (size_t l = 0; l < DT_COUNT(links); l++) {
-        dt_machine m = test_machine(2, 2, 5e5, 1e6, 1e5);
-        before = INFINITY;
-        for (; m.figure[links[l]].value < 1e11; m.figure[links[l]].value *= link) {
-            const double now = fastest(folder, &m, 8);
-            DT_ASSERT(now <= before);
-            before = now;
-        }
-    }
-}
-
-DT_TEST(search, better_machines_are_not_slower)
-{
-    improve(4, 1000);
-}
-
-DT_TEST(search, slightly_better_machines_are_not_slower)
-{
-    dt_test_long();
-    improve(1.5, 10);
-}
+/* --- reports ---------------------------------------------------------------------------------- */
 
 DT_TEST(search, the_same_input_gives_the_same_bytes)
 {
@@ -435,7 +345,7 @@ DT_TEST(search, the_same_input_gives_the_same_bytes)
 
     test_model_write(&narrow, folder);
     for (int json = 0; json < 2; json++) {
-        dt_search *s[2] = { searched(folder, &m, 8, 3), searched(folder, &m, 8, 3) };
+        dt_search *s[2] = { test_searched(folder, &m, 8, 3), test_searched(folder, &m, 8, 3) };
         char *text[2] = { printed(s[0], json != 0), printed(s[1], json != 0) };
         DT_ASSERT_EQ_STR(text[0], text[1]);
         for (int i = 0; i < 2; i++) {
@@ -456,7 +366,7 @@ DT_TEST(search, every_rejected_way_has_a_reason_and_a_number)
     dt_search *s;
 
     test_model_write(&small, folder);
-    s = searched(folder, &m, 8, 5);
+    s = test_searched(folder, &m, 8, 5);
     for (int64_t i = 0; (v = dt_search_at(s, i)) != NULL; i++) {
         if (v->kind == DT_VERDICT_RANKED) {
             DT_ASSERT_EQ_INT(i, n_ranked++);
@@ -518,7 +428,7 @@ DT_TEST(search, all_ways_may_be_asked_for)
     int64_t n = 0;
 
     test_model_write(&small, folder);
-    s = searched(folder, &m, 4, 1000);
+    s = test_searched(folder, &m, 4, 1000);
     for (const dt_verdict *v; (v = dt_search_at(s, n)) != NULL && v->kind == DT_VERDICT_RANKED;
          n++) {
         DT_ASSERT(v->counted && v->cost.seconds >= before);
@@ -569,11 +479,26 @@ DT_TEST(search, what_fits_nowhere_says_which_machine_would_do)
     dt_search *s;
 
     test_model_write(&small, folder);
-    s = searched(folder, &m, 8, 1);
+    s = test_searched(folder, &m, 8, 1);
     DT_ASSERT(dt_search_at(s, 0)->kind != DT_VERDICT_RANKED);
     DT_ASSERT(dt_search_least_devices(s) > 1);
     DT_ASSERT(strncmp(dt_search_case(s, text), "S", 1) == 0);
     dt_search_release(&s);
+}
+
+/* A node has room for the state of its devices, and not for their parameters besides. */
+DT_TEST(search, parameters_with_the_host_need_room_there)
+{
+    dti_task t = { .machine = test_machine(1, 2, 1e9, 1e9, 1e9) };
+    dt_verdict v = { .way = { .pp = 1, .dp = 2, .tp = 1, .zero = 2, .offload = true },
+                     .cost = { .state_bytes = 100, .weight_bytes = 50, .peak_bytes = 10 } };
+
+    t.machine.figure[DT_FIGURE_HOST_BYTES].value = 250;
+    DT_ASSERT(dti_verdict_fits(&t, &v));
+    v.way.zero = 3;
+    DT_ASSERT(!dti_verdict_fits(&t, &v));
+    DT_ASSERT(v.kind == DT_VERDICT_MEMORY && v.number == 300 && v.limit == 250);
+    DT_ASSERT(strstr(v.reason, "a host has") != NULL);
 }
 
 DT_TEST(search, bad_options_are_refused)
@@ -593,6 +518,12 @@ DT_TEST(search, bad_options_are_refused)
     o.batch = INT64_MAX;
     DT_ASSERT_STATUS(dt_search_ways(NULL, folder, &m, &o, &s), DT_ERR_ARG, "are possible");
     o.batch = 1;
+    o.pp = o.dp = o.tp = 1 << 30; /* more than can be multiplied */
+    DT_ASSERT_STATUS(dt_search_ways(NULL, folder, &m, &o, &s), DT_ERR_ARG, "the machine has 1");
+    o.pp = o.dp = o.tp = 0;
+    o.ep = 2;
+    DT_ASSERT_STATUS(dt_search_ways(NULL, folder, &m, &o, &s), DT_ERR_ARG, "the model has none");
+    o.ep = 0;
     o.top = 0;
     DT_ASSERT_STATUS(dt_search_ways(NULL, folder, &m, &o, &s), DT_ERR_ARG, "top 0");
     DT_ASSERT(s == NULL && dt_search_at(s, 0) == NULL && dt_search_least_devices(s) == 0);

@@ -48,4 +48,19 @@ static inline dt_machine test_machine(int nodes, int devices, double bytes, doub
     return m;
 }
 
+/* All ways of so many sequences of 16 tokens, however many have to be counted. */
+static inline dt_search *test_searched(const char *folder, const dt_machine *m, int64_t batch,
+                                       int top)
+{
+    dt_planner_options o = DT_PLANNER_OPTIONS_INIT;
+    dt_search *s = NULL;
+
+    o.batch = batch;
+    o.sequence = 16;
+    o.top = top;
+    o.most_counted = 100000;
+    DT_ASSERT_OK(dt_search_ways(NULL, folder, m, &o, &s));
+    return s;
+}
+
 #endif
