@@ -123,6 +123,12 @@ DT_TEST(bench, attention_runs)
     check_rows("attention", 12);
 }
 
+DT_TEST(bench, paged_runs)
+{
+    dt_test_long();
+    check_rows("paged", 8);
+}
+
 DT_TEST(bench, train_runs)
 {
     check_rows("train", 4);
