@@ -35,7 +35,7 @@ version=$(field dtensor Version)
 # Where a file belongs.
 home_of() {
     case $1 in
-    */lib*/libdtensor.so.* | */dtensor/dtensor_sockets.so) echo "$library" ;;
+    */lib*/libdtensor.so.* | */dtensor/dtensor_sockets.so | */dtensor/dtensor_worker) echo "$library" ;;
     */dtensor/dtensor_openmpi.so) echo dtensor-openmpi ;;
     */dtensor/dtensor_mpich.so) echo dtensor-mpich ;;
     */bin/dtensor | */man1/dtensor.1 | */completions/dtensor) echo dtensor ;;

@@ -41,6 +41,8 @@ runs() { (cd "$doc" && LD_LIBRARY_PATH=$libdir "$1" >"$work/log" 2>&1) || fail "
 "$cmake" -S "$doc/examples" -B "$work/examples" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" >"$work/log"
 "$cmake" --build "$work/examples" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
 for source in "$doc"/examples/*.c; do runs "$work/examples/$(basename "$source" .c)"; done
+(cd "$doc" && LD_LIBRARY_PATH=$libdir DTENSOR_MODULES=$libdir/dtensor \
+    "$work/examples/24_service" examples/checkpoint 2 >"$work/log" 2>&1) || fail "workers: $(cat "$work/log")"
 
 "$cmake" -S "$project" -B "$work/by_cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" >"$work/log"
 "$cmake" --build "$work/by_cmake" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
