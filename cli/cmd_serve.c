@@ -198,6 +198,12 @@ static dt_status load_model(serving *s, const cli_env *env, int i)
         options.run = &session.run;
         options.max_running = (int)s->max_running;
         options.max_queued = 1 << 20; /* the server counts */
+        options.processes = (int)s->args->serving.processes;
+        if (options.processes > 0) { /* which open modules themselves */
+            session.run.setup = NULL;
+            options.modules = s->args->load.items;
+            options.n_modules = s->args->load.n;
+        }
         DT_TRY_TO(done, st, dt_service_start(&options, &s->service));
     }
     how.mesh = session.mesh;
