@@ -345,7 +345,7 @@ int dti_workers_find_stopped(const dti_workers *w, dt_error *why)
 {
     for (int i = 0; i < w->n; i++) {
         const dti_worker *x = &w->each[i];
-        const char state = x->pid != 0 ? state_of(x->pid) : 0;
+        const char state = x->pid != 0 && !x->failed ? state_of(x->pid) : 0;
         if (state != 'T' && state != 't') continue;
         *why = (dt_error){ .code = DT_ERR_COMM, .rank = x->first_rank };
         (void)snprintf(why->message, sizeof why->message, "its process %lld is stopped (%s)",
@@ -427,8 +427,8 @@ static void reap(dti_workers *w, int i)
     expected = w->killed || x->failed || (atomic_load(&w->crew->quits) && w->told_quit);
     say_end(x, status, got > 0, why.message, sizeof why.message);
     if (!expected) fail(w, x->first_rank, &why);
-    (void)pthread_mutex_unlock(&w->crew->lock);
     x->pid = 0;
+    (void)pthread_mutex_unlock(&w->crew->lock);
 }
 
 /* --- the thread ------------------------------------------------------------------------------- */

@@ -32,7 +32,7 @@ typedef struct dti_asked {
 typedef struct dti_worker {
     dti_pipe pipe;
     int first_rank, n_ranks;
-    pid_t pid;   /* 0: not started, or gone */
+    pid_t pid;   /* 0: not started, or gone; written under the lock, as `failed` is */
     int life;    /* a descriptor of the process, or -1 */
     bool failed; /* it has said why it ends */
     bool lost;   /* the other end of the pipe is closed */
@@ -74,7 +74,7 @@ dt_status dti_workers_run(dti_crew *c) DT_MUST_USE;
 dt_status dti_workers_ask(dti_workers *w, const dt_ticket *t) DT_MUST_USE;
 void dti_workers_cancel(dti_workers *w, const dt_ticket *t);
 
-/* A rank whose process is stopped, and words for it; -1: none. */
+/* A rank whose process is stopped, and words for it; -1: none. Under the lock. */
 int dti_workers_find_stopped(const dti_workers *w, dt_error *why);
 
 /* A message of worker i (workers_hear.c). */

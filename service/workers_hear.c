@@ -170,7 +170,9 @@ void dti_workers_hear(dti_workers *w, int i, const dti_message *m, const char *b
         take_line(w->crew, m, bytes);
         break;
     case DTI_SAYS_FAILED:
+        (void)pthread_mutex_lock(&w->crew->lock);
         w->each[i].failed = true;
+        (void)pthread_mutex_unlock(&w->crew->lock);
         take_failure(w, i, m, bytes);
         break;
     case DTI_SAYS_LOADED:

@@ -197,7 +197,7 @@ static void expect_named(const worker_death *d, const caller *c)
 {
     const int each = d->n_ranks / d->n_processes, more = d->n_ranks % d->n_processes;
     const int rank = d->process * each + (d->process < more ? d->process : more);
-    const double limit = d->signal == SIGKILL ? 2 : WORKER_TIMEOUT_MS * 1e-3 + 2;
+    const double limit = d->signal == SIGKILL ? 2 : HANG_MS * 1e-3 + 2;
     char words[64];
 
     if (c->st == DT_OK) {
@@ -291,7 +291,7 @@ void worker_dies(const worker_death *d)
 
     has_died = false;
     run.n_ranks = d->n_ranks;
-    run.timeout_ms = WORKER_TIMEOUT_MS;
+    run.timeout_ms = d->signal == SIGKILL ? 20000 : HANG_MS;
     run.setup = worker_setup;
     o.run = &run;
     served_as_processes(&o, &run, d->n_processes);
