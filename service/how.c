@@ -95,20 +95,93 @@ static dt_status unpack_plan(dti_unpacking *u, const dt_plan **out)
     }
 }
 
+/* --- policies --------------------------------------------------------------------------------- */
+
+static const size_t policy_texts[] = { offsetof(dt_policy, name),
+                                       offsetof(dt_policy, original_layer_class) };
+static const size_t layer_texts[] = { offsetof(dt_policy_layer, weight),
+                                      offsetof(dt_policy_layer, bias),
+                                      offsetof(dt_policy_layer, replace) };
+static const size_t layer_lists[] = { offsetof(dt_policy, attn_qkv), offsetof(dt_policy, attn_out),
+                                      offsetof(dt_policy, mlp_in), offsetof(dt_policy, mlp_out) };
+
+static dt_status put_layers(dti_packet *p, const dt_policy_layers *list)
+{
+    for (int i = 0; i < list->n; i++) {
+        DT_TRY(dti_packet_put(p, &list->layers[i], sizeof list->layers[i]));
+        DT_TRY(PUT_TEXTS(p, &list->layers[i], layer_texts));
+    }
+    return DT_OK;
+}
+
+static dt_status put_policy(dti_packet *p, const dt_policy *policy)
+{
+    dt_policy o = { 0 };
+
+    DT_CHECK(policy != NULL && policy->size == sizeof o, DT_ERR_ARG,
+             "a policy is NULL or of another version (size)");
+    o = *policy;
+    DT_CHECK(o.n_replace_modules == 0 && o.replace_arguments == NULL, DT_ERR_UNSUPPORTED,
+             "policy \"%s\": replace_modules and replace_arguments are functions of this process, "
+             "which worker processes do not have: register an architecture or styles in a module "
+             "(dt_service_options.modules)",
+             o.name != NULL ? o.name : "");
+    o.user = NULL;
+    DT_TRY(dti_packet_put(p, &o, sizeof o));
+    DT_TRY(PUT_TEXTS(p, &o, policy_texts));
+    for (size_t i = 0; i < DT_COUNT(layer_lists); i++)
+        DT_TRY(put_layers(p, (const void *)((const char *)&o + layer_lists[i])));
+    return DT_OK;
+}
+
+static dt_status unpack_layers(dti_unpacking *u, dt_policy_layers *list)
+{
+    dt_policy_layer *layers;
+
+    DT_TRY(dti_arena_alloc(&u->arena, (size_t)list->n * sizeof *layers, (void **)&layers));
+    for (int i = 0; i < list->n; i++) {
+        DT_TRY(dti_unpack_copy(u, &layers[i], sizeof layers[i]));
+        DT_TRY(UNPACK_TEXTS(u, &layers[i], layer_texts));
+    }
+    list->layers = layers;
+    return DT_OK;
+}
+
+static dt_status unpack_policies(dti_unpacking *u, dt_parallelize_options *how)
+{
+    const dt_policy **policies;
+    dt_policy *o;
+
+    how->policies = NULL;
+    if (how->n_policies == 0) return DT_OK;
+    DT_TRY(
+        dti_arena_alloc(&u->arena, (size_t)how->n_policies * sizeof *policies, (void **)&policies));
+    for (int k = 0; k < how->n_policies; k++) {
+        DT_TRY(dti_arena_alloc(&u->arena, sizeof *o, (void **)&o));
+        DT_TRY(dti_unpack_copy(u, o, sizeof *o));
+        DT_TRY(UNPACK_TEXTS(u, o, policy_texts));
+        for (size_t i = 0; i < DT_COUNT(layer_lists); i++)
+            DT_TRY(unpack_layers(u, (void *)((char *)o + layer_lists[i])));
+        policies[k] = o;
+    }
+    how->policies = policies;
+    return DT_OK;
+}
+
 /* --- both structs ----------------------------------------------------------------------------- */
 
 dt_status dti_packet_put_how(dti_packet *p, const dt_parallelize_options *how)
 {
     dt_parallelize_options o = *how;
 
-    DT_CHECK(how->n_policies == 0, DT_ERR_UNSUPPORTED,
-             "policies may have functions of this process, which worker processes do not have: "
-             "use ranks that are threads (dt_service_options.processes = 0), or a plan");
+    DT_CHECK(how->n_policies == 0 || (how->policies != NULL && how->n_policies > 0), DT_ERR_ARG,
+             "%d policies at %p", how->n_policies, (const void *)how->policies);
     o.policies = NULL;
     o.progress = NULL;
     o.progress_arg = NULL;
     DT_TRY(dti_packet_put(p, &o, sizeof o));
     DT_TRY(PUT_TEXTS(p, &o, how_texts));
+    for (int i = 0; i < how->n_policies; i++) DT_TRY(put_policy(p, how->policies[i]));
     return put_plan(p, how->plan);
 }
 
@@ -116,6 +189,7 @@ dt_status dti_unpack_how(dti_unpacking *u, dt_parallelize_options *how)
 {
     DT_TRY(dti_unpack_copy(u, how, sizeof *how));
     DT_TRY(UNPACK_TEXTS(u, how, how_texts));
+    DT_TRY(unpack_policies(u, how));
     return unpack_plan(u, &how->plan);
 }
 

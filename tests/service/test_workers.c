@@ -166,6 +166,14 @@ DT_TEST(workers, a_start_says_why_there_are_none)
     DT_ASSERT(s == NULL);
 }
 
+static dt_status change_nothing(const dt_policy *policy, dt_arguments *arguments, int world_size)
+{
+    (void)policy;
+    (void)arguments;
+    (void)world_size;
+    return DT_OK;
+}
+
 /* The program that is installed for it, which has no functions of this one. */
 DT_TEST(workers, the_installed_program_serves)
 {
@@ -175,7 +183,13 @@ DT_TEST(workers, the_installed_program_serves)
     const dt_plan_rule rules[] = { { "transformer.h.*.mlp.c_fc", "replicate" },
                                    { "transformer.h.*.mlp.c_proj", "replicate" } };
     const dt_plan plan = { .rules = rules, .n_rules = 2, .source = "mine" };
-    const dt_policy *policies[] = { NULL };
+    const dt_policy_layer in[] = { { .weight = "mlp.c_fc.weight", .replace = "replicate" } };
+    const dt_policy_layer out[] = { { .weight = "mlp.c_proj.weight", .replace = "replicate" } };
+    dt_policy policy = { .size = sizeof policy,
+                         .original_layer_class = "GPTNeoBlock",
+                         .mlp_in = { DT_POLICY_LIST(in) },
+                         .mlp_out = { DT_POLICY_LIST(out) } };
+    const dt_policy *policies[] = { &policy };
     char folder[DT_TEST_PATH_BYTES];
     dt_rank_memory cut[2], whole[2];
     dt_service *s;
@@ -194,9 +208,16 @@ DT_TEST(workers, the_installed_program_serves)
     DT_ASSERT_OK(dt_service_memory(s, m, whole, NULL));
     DT_ASSERT(whole[1].cut_bytes < cut[1].cut_bytes);
     DT_ASSERT_OK(dt_service_unload(&m));
+    how.plan = NULL;
     how.policies = policies;
     how.n_policies = 1;
-    DT_ASSERT_STATUS(dt_service_load(s, folder, &how, &m), DT_ERR_UNSUPPORTED, "policies");
+    DT_ASSERT_OK(dt_service_load(s, folder, &how, &m));
+    DT_ASSERT_OK(dt_service_memory(s, m, cut, NULL));
+    DT_ASSERT_EQ_INT(whole[1].cut_bytes, cut[1].cut_bytes);
+    DT_ASSERT_OK(dt_service_unload(&m));
+    policy.replace_arguments = change_nothing;
+    DT_ASSERT_STATUS(dt_service_load(s, folder, &how, &m), DT_ERR_UNSUPPORTED,
+                     "functions of this process");
     DT_ASSERT_OK(dt_service_stop(&s));
     run.setup = worker_setup;
     DT_ASSERT_STATUS(dt_service_start(&o, &s), DT_ERR_ARG, "setup is a function of this process");
