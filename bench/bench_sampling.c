@@ -91,7 +91,7 @@ static dt_status sample(sampler *s, int64_t step, bool best, int64_t *key)
 
     dt_tape_reset(s->tape);
     if (best) {
-        DT_TRY(dti_scores_take_best(&s->scores, s->tape, s->logits, &s->rules->top, &enough));
+        DT_TRY(dti_scores_take_best(&s->scores, s->tape, s->logits, &s->rules->top, 1, &enough));
         s->fallbacks += !enough;
     }
     if (!enough) DT_TRY(dti_scores_take(&s->scores, s->tape, s->logits));

@@ -5,6 +5,7 @@
  * cut into groups: while the last stage has one, the first has another. */
 #include <string.h>
 
+#include "base/numbers.h"
 #include "base/options.h"
 #include "mesh/runtime.h"
 #include "models/generation/generated.h"
@@ -94,16 +95,30 @@ const dt_logprob *dt_generated_logprobs(const dt_generated *g, int64_t i, int64_
 
 /* --- checks ----------------------------------------------------------------------------------- */
 
-static dt_status check_prompts(dti_batch *b)
+dt_status dti_prompts_check(const dt_ids *prompts, int64_t n_prompts, int64_t *longest)
 {
-    DT_CHECK(b->prompts != NULL && b->n_prompts >= 1, DT_ERR_ARG, "%lld prompts",
-             (long long)b->n_prompts);
-    for (int64_t i = 0; i < b->n_prompts; i++) {
-        DT_CHECK(b->prompts[i].ids != NULL && b->prompts[i].n >= 1, DT_ERR_ARG,
+    *longest = 0;
+    DT_CHECK(prompts != NULL && n_prompts >= 1, DT_ERR_ARG, "%lld prompts", (long long)n_prompts);
+    for (int64_t i = 0; i < n_prompts; i++) {
+        DT_CHECK(prompts[i].ids != NULL && prompts[i].n >= 1, DT_ERR_ARG,
                  "prompt %lld is empty: generation needs at least one token to start from",
                  (long long)i);
-        if (b->prompts[i].n > b->longest) b->longest = b->prompts[i].n;
+        *longest = dti_max(*longest, prompts[i].n);
     }
+    return DT_OK;
+}
+
+dt_status dti_texts_rules(dti_text_rules *u, const dt_model_info *info,
+                          const dt_generate_options *o, int64_t longest)
+{
+    int64_t max_new;
+
+    DT_TRY(dti_rules_make(u, info, o, longest));
+    DT_TRY(dti_texts_check(o, info, NULL));
+    max_new = u->max_length - longest;
+    DT_CHECK((max_new > 0 ? u->max_length - 1 : longest) <= info->max_positions, DT_ERR_ARG,
+             "prompts of up to %lld tokens and %lld new ones exceed the model's context of %lld",
+             (long long)longest, (long long)max_new, (long long)info->max_positions);
     return DT_OK;
 }
 
@@ -266,19 +281,12 @@ dt_status dti_making_step(dti_making *m)
 /* Of the call as a whole. */
 static dt_status check_call(dti_batch *all, const dt_generate_options *o)
 {
-    const dt_model_info *info = &all->model->info;
-
     DT_CHECK(!dt_runtime_is_dry(dt_mesh_runtime(all->model->mesh)), DT_ERR_ARG,
              "a model on a dry mesh has no logits to choose from; dt_model_forward() works");
-    DT_TRY(check_prompts(all));
-    DT_TRY(dti_rules_make(&all->rules, info, o, all->longest));
-    DT_TRY(dti_texts_check(o, info, NULL));
+    DT_TRY(dti_prompts_check(all->prompts, all->n_prompts, &all->longest));
+    DT_TRY(dti_texts_rules(&all->rules, &all->model->info, o, all->longest));
     all->max_new = all->rules.max_length - all->longest;
     all->n_texts = all->n_prompts * o->num_return_sequences;
-    DT_CHECK((all->max_new > 0 ? all->rules.max_length - 1 : all->longest) <= info->max_positions,
-             DT_ERR_ARG,
-             "prompts of up to %lld tokens and %lld new ones exceed the model's context of %lld",
-             (long long)all->longest, (long long)all->max_new, (long long)info->max_positions);
     return DT_OK;
 }
 

@@ -36,22 +36,38 @@ void dti_step_end(dti_step *step)
     *step = (dti_step){ 0 };
 }
 
-dt_status dti_step_not_numbers(const dti_step *step)
+dt_status dti_not_numbers(const dt_model_info *info, const dti_text_rules *rules, int64_t length)
 {
-    const dt_model_info *info = &step->state->model->info;
-    const dt_generate_options *o = &step->rules->o;
+    const dt_generate_options *o = &rules->o;
 
     /* either of them alone is harmless */
     DT_CHECK(!o->do_sample || fmin(o->repetition_penalty, 1) * o->temperature >= LEAST_SCALE,
              DT_ERR_ARG,
              "the scores after token %lld are not numbers: logits divided by a temperature of %g "
              "and a repetition_penalty of %g overflow",
-             (long long)step->state->length, o->temperature, o->repetition_penalty);
+             (long long)length, o->temperature, o->repetition_penalty);
     DT_FAIL(DT_ERR_FORMAT,
             "the logits after token %lld are not numbers: the weights hold NaN or overflow in %s%s "
             "(\"dtensor verify --values\" looks at every weight)",
-            (long long)step->state->length, dt_dtype_name(info->dtype),
+            (long long)length, dt_dtype_name(info->dtype),
             info->dtype == DT_F16 ? "; f32 or bf16 have a wider range" : "");
+}
+
+dt_status dti_step_not_numbers(const dti_step *step)
+{
+    return dti_not_numbers(&step->state->model->info, step->rules, step->state->length);
+}
+
+dt_status dti_choice_of(const dt_model_info *info, const dti_text_rules *rules, int64_t key,
+                        int64_t length, int64_t text, int32_t *out)
+{
+    if (key != INT64_MIN && dti_argmax_overflows(key)) return dti_not_numbers(info, rules, length);
+    DT_CHECK(key != INT64_MIN && dti_argmax_value(key) > -INFINITY, DT_ERR_ARG,
+             "after %lld tokens no token is left to sequence %lld: bad_words, suppress_tokens, "
+             "no_repeat_ngram_size and their like ban all %lld",
+             (long long)length, (long long)text, (long long)rules->vocab);
+    *out = (int32_t)dti_argmax_index(key);
+    return DT_OK;
 }
 
 /* The best of the model's own logits, as they lie: keys of all sequences. False in *numbers: one
@@ -134,14 +150,8 @@ static dt_status choose(dti_step *step, int32_t *out)
     for (int64_t r = 0; r < s->all_rows; r++) {
         out[r] = 0;
         if (step->done != NULL && step->done[r]) continue;
-        if (step->keys[r] != INT64_MIN && dti_argmax_overflows(step->keys[r]))
-            return dti_step_not_numbers(step);
-        DT_CHECK(step->keys[r] != INT64_MIN && dti_argmax_value(step->keys[r]) > -INFINITY,
-                 DT_ERR_ARG,
-                 "after %lld tokens no token is left to sequence %lld: bad_words, suppress_tokens, "
-                 "no_repeat_ngram_size and their like ban all %lld",
-                 (long long)h.length[r], (long long)(s->above + r), (long long)s->vocab);
-        out[r] = (int32_t)dti_argmax_index(step->keys[r]);
+        DT_TRY(dti_choice_of(&step->state->model->info, step->rules, step->keys[r], h.length[r],
+                             s->above + r, &out[r]));
     }
     return dti_logprobs_choose(step, out);
 }
@@ -152,7 +162,8 @@ static dt_status take_scores(dti_step *step, dt_tensor *logits)
     const dti_top *top = &step->rules->top;
     bool enough = false;
 
-    if (top->n > 0) DT_TRY(dti_scores_take_best(&step->scores, step->tape, logits, top, &enough));
+    if (top->n > 0)
+        DT_TRY(dti_scores_take_best(&step->scores, step->tape, logits, top, 1, &enough));
     if (!enough) DT_TRY(dti_scores_take(&step->scores, step->tape, logits));
     return DT_OK;
 }

@@ -48,6 +48,12 @@ dt_status dti_logprobs_take(dti_step *step) DT_MUST_USE;
 dt_status dti_logprobs_choose(dti_step *step, const int32_t *chosen) DT_MUST_USE;
 void dti_logprobs_free(dti_step *step);
 
+/* The same of a text of so many tokens; and the token of a key (dtensor/argmax.h) that was chosen
+ * for it, or what is wrong with it. */
+dt_status dti_not_numbers(const dt_model_info *info, const dti_text_rules *rules, int64_t length);
+dt_status dti_choice_of(const dt_model_info *info, const dti_text_rules *rules, int64_t key,
+                        int64_t length, int64_t text, int32_t *out) DT_MUST_USE;
+
 dti_history dti_history_of(const dt_state *s);
 
 #endif

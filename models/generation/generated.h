@@ -68,6 +68,12 @@ dt_status dti_making_step(dti_making *m) DT_MUST_USE;
 dt_generated *dti_making_take(dti_making *m);
 void dti_making_end(dti_making *m); /* accepts zeros */
 
+/* What dt_generate_batch() asks of prompts, of which *longest is the longest; what its options mean
+ * for them. Errors: as it has them. */
+dt_status dti_prompts_check(const dt_ids *prompts, int64_t n_prompts, int64_t *longest) DT_MUST_USE;
+dt_status dti_texts_rules(dti_text_rules *u, const dt_model_info *info,
+                          const dt_generate_options *o, int64_t longest) DT_MUST_USE;
+
 /* n texts with room for max_new tokens each, and so many log-probabilities of each token. */
 dt_status dti_texts_make(int64_t n, int64_t max_new, int64_t n_logprobs,
                          dti_new_text **out) DT_MUST_USE;

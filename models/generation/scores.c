@@ -41,7 +41,7 @@ static dt_status largest_keys(const dti_scores *s, uint32_t dims, int64_t n, int
 }
 
 /* Among the ranks that have other columns, other rows, or the same: every rank knows all. */
-static dt_status share_keys(const dti_scores *s, int64_t *keys)
+dt_status dti_scores_share(const dti_scores *s, int64_t *keys)
 {
     for (int64_t r = 0; r < s->all_rows; r++)
         if (r < s->first_row || r >= s->first_row + s->n_rows) keys[r] = INT64_MIN;
@@ -56,8 +56,7 @@ static int64_t token_of(const dti_scores *s, int64_t r, int64_t i)
 
 /* --- the best ----------------------------------------------------------------------------- */
 
-/* Of this rank's columns. */
-static void find_best(const dti_scores *s, int64_t *best)
+void dti_scores_find_best(const dti_scores *s, int64_t *best)
 {
     for (int64_t r = 0; r < s->n_rows; r++) {
         const float *row = s->data + r * s->n;
@@ -72,8 +71,8 @@ static void find_best(const dti_scores *s, int64_t *best)
 
 dt_status dti_scores_best(const dti_scores *s, int64_t *best)
 {
-    find_best(s, best + s->first_row);
-    DT_TRY(share_keys(s, best));
+    dti_scores_find_best(s, best + s->first_row);
+    DT_TRY(dti_scores_share(s, best));
     return DT_OK;
 }
 
@@ -162,13 +161,19 @@ static int64_t draw_from(const dti_scores *s, int64_t r, noise *x)
     return best;
 }
 
+int64_t dti_scores_draw_row(const dti_scores *s, int64_t r, uint64_t seed, int64_t row,
+                            int64_t step)
+{
+    noise x = { .seed = seed, .row = row, .step = step, .block = -1 };
+
+    return s->invalid[r] ? dti_argmax_key(NAN, 0) : draw_from(s, r, &x);
+}
+
 dt_status dti_scores_draw(const dti_scores *s, uint64_t seed, int64_t step, int64_t *best)
 {
-    for (int64_t r = 0; r < s->n_rows; r++) {
-        noise x = { .seed = seed, .row = s->above + s->first_row + r, .step = step, .block = -1 };
-        best[s->first_row + r] = s->invalid[r] ? dti_argmax_key(NAN, 0) : draw_from(s, r, &x);
-    }
-    DT_TRY(share_keys(s, best));
+    for (int64_t r = 0; r < s->n_rows; r++)
+        best[s->first_row + r] = dti_scores_draw_row(s, r, seed, s->above + s->first_row + r, step);
+    DT_TRY(dti_scores_share(s, best));
     return DT_OK;
 }
 
@@ -199,7 +204,7 @@ dt_status dti_scores_norms(const dti_scores *s, dti_norm *norm)
     dti_comm *comm;
 
     DT_TRY(dti_alloc_array(3 * n, sizeof *keys, (void **)&keys));
-    find_best(s, keys);
+    dti_scores_find_best(s, keys);
     DT_TRY_TO(done, st, largest_keys(s, s->dims, s->n_rows, keys));
     for (size_t r = 0; r < n; r++) {
         norm[r].largest = (double)dti_argmax_value(keys[r]);

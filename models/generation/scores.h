@@ -51,9 +51,10 @@ typedef struct dti_top {
 
 /* The same of these columns alone, undivided: the n best of each rank are gathered, and n are
  * read. *enough: they are all; otherwise a row may have more that equal the k-th, and all columns
- * have to be taken. Collective. */
+ * have to be taken. top: one for all rows, or (n_tops) one for each of all ranks' rows, of which
+ * the largest n is read; n 1 wants the best alone, whatever equals it, n 0 nothing. Collective. */
 dt_status dti_scores_take_best(dti_scores *s, dt_tape *t, dt_tensor *logits, const dti_top *top,
-                               bool *enough) DT_MUST_USE;
+                               int64_t n_tops, bool *enough) DT_MUST_USE;
 
 /* --- facts of rows; all are collective over the ranks that cut the vocabulary ------------- */
 
@@ -63,6 +64,14 @@ dt_status dti_scores_best(const dti_scores *s, int64_t *best) DT_MUST_USE;
 /* The same of score + Gumbel noise keyed by (seed, row of all, step, token). */
 dt_status dti_scores_draw(const dti_scores *s, uint64_t seed, int64_t step,
                           int64_t *best) DT_MUST_USE;
+
+/* Their parts, for rows that have nothing in common: the best of this rank's columns, best[n_rows]
+ * (INT64_MIN: it has none); a draw from those of row r; and of keys of this rank's rows among those
+ * of all, best[all_rows], the largest of all ranks. Only the last is collective. */
+void dti_scores_find_best(const dti_scores *s, int64_t *best);
+int64_t dti_scores_draw_row(const dti_scores *s, int64_t r, uint64_t seed, int64_t row,
+                            int64_t step);
+dt_status dti_scores_share(const dti_scores *s, int64_t *best) DT_MUST_USE;
 
 /* A row's softmax. */
 typedef struct dti_norm {

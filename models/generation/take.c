@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/numbers.h"
 #include "dtensor/argmax.h"
 #include "dtensor/create.h"
 #include "dtensor/host.h"
@@ -122,14 +123,14 @@ static bool keep_best(dti_scores *s, int64_t r, const int64_t *keys, const dti_t
         row[to] = value;
         tokens[to] = token;
     }
-    return s->n == s->vocab || last < kth || kth == -INFINITY || s->invalid[r];
+    return top->n == 1 || s->n == s->vocab || last < kth || kth == -INFINITY || s->invalid[r];
 }
 
 dt_status dti_scores_take_best(dti_scores *s, dt_tape *t, dt_tensor *logits, const dti_top *top,
-                               bool *enough)
+                               int64_t n_tops, bool *enough)
 {
     dt_placement rows[DT_MAX_DIMS] = { { 0 } };
-    int64_t n_lists, n_keys;
+    int64_t n_lists, n_keys, n = 1;
     dt_tensor *keys;
 
     DT_TRY(lay(s, t, &logits));
@@ -139,7 +140,8 @@ dt_status dti_scores_take_best(dti_scores *s, dt_tape *t, dt_tensor *logits, con
     s->copies = s->dims; /* all of them have all candidates */
     s->dims = 0;
     s->first = 0;
-    s->n = top->n < s->vocab ? top->n : s->vocab;
+    for (int64_t i = 0; i < n_tops; i++) n = dti_max(n, top[i].n);
+    s->n = dti_min(n, s->vocab);
     keys = dt_move(t, dt_top_k_keys(t, logits, s->n), rows);
     DT_TRY(dt_tape_status(t));
     n_lists = dt_tensor_extent(keys, 2) / s->n;
@@ -151,8 +153,9 @@ dt_status dti_scores_take_best(dti_scores *s, dt_tape *t, dt_tensor *logits, con
     *enough = true;
     for (int64_t r = 0; r < s->n_rows; r++) {
         int64_t *at = s->keys + n_keys, *best = at + n_lists;
+        const dti_top *of = n_tops == 1 ? top : &top[s->first_row + r];
         merge(s->keys + r * n_lists * s->n, n_lists, s->n, at, best);
-        if (!keep_best(s, r, best, top)) *enough = false;
+        if (of->n > 0 && !keep_best(s, r, best, of)) *enough = false;
     }
     return DT_OK;
 }

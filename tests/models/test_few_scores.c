@@ -131,7 +131,7 @@ static dt_status draw_both(dt_mesh *mesh, const void *arg)
 
     DT_TRY(dti_rules_make(&rules, &info, &o, 4));
     DT_TRY(lay(t, mesh, c, &rules.top, &logits));
-    DT_TRY(dti_scores_take_best(&s, t, logits, &rules.top, &enough));
+    DT_TRY(dti_scores_take_best(&s, t, logits, &rules.top, 1, &enough));
     DT_EXPECT(enough == c->enough, "kind %d, k %lld: enough is %d", c->kind, (long long)c->top_k,
               enough);
     if (!enough) return DT_OK;

@@ -261,7 +261,7 @@ static dt_status draw_both(dt_mesh *mesh, const fixture *f, size_t i, int64_t k)
     DT_TRY(lay(tape, mesh, f->vocab, f->scores, &logits));
     DT_TRY(dti_scores_take(&scores, tape, logits));
     DT_TRY(draw_some(&rules, &h, &scores, all));
-    DT_TRY(dti_scores_take_best(&scores, tape, logits, &rules.top, &enough));
+    DT_TRY(dti_scores_take_best(&scores, tape, logits, &rules.top, 1, &enough));
     DT_EXPECT(enough, "%s: more than %lld equal ones", f->of, (long long)rules.top.n);
     DT_TRY(draw_some(&rules, &h, &scores, best));
     DT_EXPECT(memcmp(all, best, sizeof all) == 0, "%s, case %d, k %lld: other draws", f->of, (int)i,
