@@ -15,6 +15,7 @@
 #include <dtensor/config.h>
 #include <dtensor/devices.h>
 #include <dtensor/dlpack.h>
+#include <dtensor/engine.h>
 #include <dtensor/factories.h>
 #include <dtensor/generation.h>
 #include <dtensor/gradients.h>

@@ -72,7 +72,7 @@ check_includes() {
             face["dtensor/config.h"] = face["dtensor/hub.h"] = "files"
             face["dtensor/policy.h"] = face["dtensor/architectures.h"] = "models"
             face["dtensor/parallelize.h"] = "models"
-            face["dtensor/generation.h"] = face["dtensor/limits.h"] = "models"
+            face["dtensor/engine.h"] = face["dtensor/generation.h"] = face["dtensor/limits.h"] = "models"
             face["dtensor/checkpoints.h"] = face["dtensor/predict.h"] = "models"
             face["dtensor/planner.h"] = face["dtensor/calibrate.h"] = "planner"
             face["dtensor/service.h"] = face["dtensor/serve.h"] = "service"

@@ -181,7 +181,7 @@ static int choose_replica(const dti_schedule *s)
     return best;
 }
 
-static dt_status check_ask(const dti_schedule *s, const dti_ask *a)
+dt_status dti_schedule_judge(const dti_schedule *s, const dti_ask *a)
 {
     const int64_t together = s->o.reserves ? a->n_texts : 1;
     int64_t blocks;
@@ -199,8 +199,6 @@ static dt_status check_ask(const dti_schedule *s, const dti_ask *a)
              "ask for fewer new tokens, or make the pool larger",
              (long long)a->most, (long long)blocks, (long long)s->o.block,
              (long long)s->o.n_blocks);
-    DT_CHECK(s->counts.waiting < s->o.max_waiting, DT_ERR_MEMORY,
-             "the queue is full: %lld texts wait", (long long)s->counts.waiting);
     return DT_OK;
 }
 
@@ -256,7 +254,9 @@ dt_status dti_schedule_submit(dti_schedule *s, const dti_ask *ask)
 {
     dti_sequence *q;
 
-    DT_TRY(check_ask(s, ask));
+    DT_TRY(dti_schedule_judge(s, ask));
+    DT_CHECK(s->counts.waiting < s->o.max_waiting, DT_ERR_MEMORY,
+             "the queue is full: %lld texts wait", (long long)s->counts.waiting);
     DT_TRY(note_ask(s, ask));
     DT_TRY(make_sequence(ask, &q));
     q->replica = choose_replica(s);

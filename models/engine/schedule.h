@@ -123,8 +123,10 @@ dt_status dti_schedule_create(const dti_schedule_options *o, dti_schedule_log lo
                               dti_schedule **out) DT_MUST_USE;
 void dti_schedule_free(dti_schedule **s); /* accepts NULL */
 
-/* Errors: DT_ERR_ARG what the pool can never hold, or more texts of a prompt than a pass has;
- * DT_ERR_MEMORY the queue is full. */
+/* Errors: DT_ERR_ARG what the pool can never hold, or more texts of a prompt than a pass has. */
+dt_status dti_schedule_judge(const dti_schedule *s, const dti_ask *ask) DT_MUST_USE;
+
+/* Errors: those, too; DT_ERR_MEMORY the queue is full. */
 dt_status dti_schedule_submit(dti_schedule *s, const dti_ask *ask) DT_MUST_USE;
 
 /* All texts of a request are gone; between a feed and the next step. */

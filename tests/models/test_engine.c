@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Texts made together by an engine are those made alone: a sample here, more in
+ * test_engine_long.c. */
+#include "tests/support/engine_runs.h"
+
+/* A pool that is too small for all of them, and short passes. */
+#define TIGHT                                                                          \
+    {                                                                                  \
+        .size = sizeof(dt_engine_options), .pool_tokens = 7 * 128, .pool_share = 0.25, \
+        .max_texts = 6, .max_rows = 90, .max_queued = 1024                             \
+    }
+
+DT_TEST(engine, makes_the_texts_that_are_made_alone)
+{
+    static const dt_engine_run runs[] = {
+        { "llama/uneven", NULL, DT_BF16, 24, 300, 40, 1, TIGHT },
+        { "qwen3_moe/uneven", NULL, DT_F32, 12, 300, 30, 2, TIGHT },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(runs); i++) dt_engine_run_check(&runs[i], "tp=1");
+    dt_engine_run_check(&runs[0], "tp=2");
+}
