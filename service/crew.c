@@ -236,6 +236,7 @@ dt_status dti_crew_start(const dt_service_options *options, dti_crew **out)
     c->run = *options->run;
     c->max_queued = options->max_queued;
     c->max_running = options->max_running;
+    if (options->engine != NULL) c->engine = *options->engine;
     (void)pthread_mutex_init(&c->lock, NULL);
     dti_cond_init(&c->changed);
     st = options->processes > 0

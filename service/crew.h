@@ -76,6 +76,7 @@ struct dt_ticket {
     int priority;
     int64_t deadline_ns; /* INT64_MAX: none */
     int64_t n_prompt;    /* tokens */
+    bool by_turns;       /* texts that no pass is shared with, as those of beam search */
     dti_packet packet;   /* what every rank gets */
     bool tells_tokens;   /* somebody wants each as soon as it is chosen */
 
@@ -101,7 +102,8 @@ typedef struct dti_crew {
     dt_run_options run;
     int64_t max_queued;
     int max_running;
-    dti_view *views; /* [run.n_ranks] */
+    dt_engine_options engine; /* of passes that texts share; size 0: nobody has said */
+    dti_view *views;          /* [run.n_ranks] */
     pthread_t thread;
     _Atomic bool quits;          /* asked to end */
     struct dti_workers *workers; /* the processes of the ranks (workers.h); NULL: of this one */
@@ -118,7 +120,11 @@ typedef struct dti_crew {
     int n_ready;
     dt_ticket *queue; /* largest priority first, then first come */
     dt_ticket *running[DTI_MAX_RUNNING];
-    int turn; /* the slot that had the last step */
+    bool together[DTI_MAX_RUNNING]; /* texts that share passes; others have steps of their own */
+    int turn;                       /* the slot that had the last such step */
+    bool passed;                    /* a pass was the last thing done */
+    bool takes_turns;               /* no texts of this model share passes */
+    bool in_stages;                 /* passes of one kind at a time are under way */
     int64_t n_tickets;
     int64_t failing_ns; /* since when; 0: it is well */
     dt_error error;     /* why */
@@ -196,7 +202,8 @@ typedef enum dti_order_kind {
     DTI_ORDER_QUIT,
     DTI_ORDER_BEGIN, /* a request takes a slot; n_bytes of it follow */
     DTI_ORDER_STEP,
-    DTI_ORDER_DROP /* the slot's request is over */
+    DTI_ORDER_PASS, /* one for all that share passes; slot: one of them */
+    DTI_ORDER_DROP  /* the slot's request is over */
 } dti_order_kind;
 
 /* An order is all that ranks know of the queue: rank 0 decides, everybody gets it and obeys. */

@@ -108,7 +108,8 @@ static dt_status publish(dti_rank *r, const dt_rank_memory *memory)
         c->views[i].cut_bytes = memory[i].cut_bytes;
         c->views[i].whole_bytes = memory[i].whole_bytes;
     }
-    if (dt_model_n_stages(r->model) > 1) c->max_running = 1; /* passes of one request at a time */
+    c->in_stages = dt_model_n_stages(r->model) > 1;
+    c->takes_turns = r->takes_turns;
     st = keep_defaults(c, r->model);
     if (st == DT_OK && c->host != NULL) st = dti_host_loaded(c->host);
     (void)pthread_mutex_unlock(&c->lock);
@@ -151,6 +152,7 @@ static dt_status load(dti_job *j)
     DT_TRY(dti_alloc_array((size_t)r->crew->run.n_ranks, sizeof *memory, (void **)&memory));
     DT_TRY_TO(done, st, dt_model_memory(r->model, memory));
     dti_rank_beat(r);
+    if (r->crew->engine.size > 0) DT_TRY_TO(done, st, dti_together_open(r));
     if (j->ticket != NULL) DT_TRY_TO(done, st, publish(r, memory));
     DT_TRY_TO(done, st, dti_all_say(r->mesh, DT_OK)); /* all show what they hold */
     if (j->ticket != NULL) dti_ticket_finish(j->ticket, DT_OK);
@@ -168,15 +170,16 @@ static void free_job(dti_rank *r, int slot)
     r->jobs[slot] = NULL;
     if (j == NULL) return;
     dti_making_end(&j->making);
+    dt_generated_release(&j->made);
+    dti_free(j->rooms);
     dti_arena_free(&j->from.arena);
     dti_free(j->told);
     if (r->number > 0) dti_free(j->bytes);
     dti_free(j);
 }
 
-/* The request is over: well, with an error that all ranks have, or since nobody wants it any more.
- * Its caller hears it when no rank holds anything of it. */
-static dt_status end_job(dti_rank *r, int slot, dt_status st)
+/* The caller hears it when no rank holds anything of the request. */
+dt_status dti_job_end(dti_rank *r, int slot, dt_status st)
 {
     dti_job *j = r->jobs[slot];
     dt_ticket *t = j->ticket;
@@ -196,13 +199,13 @@ static dt_status end_job(dti_rank *r, int slot, dt_status st)
 }
 
 /* What one rank alone has to say against a request, all hear, and go on if they can. */
-static dt_status settle_job(dti_rank *r, int slot, dt_status st)
+dt_status dti_job_settle(dti_rank *r, int slot, dt_status st)
 {
     dti_job *j = r->jobs[slot];
 
     DT_TRY(dti_job_survives(j, st));
     st = j->broken ? DT_OK : dti_all_say(r->mesh, st);
-    return st == DT_ERR_COMM ? st : end_job(r, slot, st);
+    return st == DT_ERR_COMM ? st : dti_job_end(r, slot, st);
 }
 
 static dt_status receive(dti_rank *r, const dti_order *o, dti_job **out)
@@ -213,6 +216,7 @@ static dt_status receive(dti_rank *r, const dti_order *o, dti_job **out)
 
     DT_TRY(dti_new(sizeof *j, &j));
     j->rank = r;
+    j->number = o->number;
     r->jobs[o->slot] = *out = j;
     if (r->number == 0) {
         (void)pthread_mutex_lock(&r->crew->lock);
@@ -244,11 +248,17 @@ static dt_status begin(dti_rank *r, const dti_order *o)
     }
     if (o->what == DTI_TICKET_CALL) {
         dti_rank_show(r, DTI_DOING_CALL, o->number);
-        return settle_job(r, o->slot, dti_call_run(j));
+        return dti_job_settle(r, o->slot, dti_call_run(j));
     }
     st = dti_all_say(r->mesh, dti_texts_begin(j)); /* memory, too: nobody has begun */
     if (st == DT_ERR_COMM) return st;
-    return st == DT_OK ? DT_OK : end_job(r, o->slot, st);
+    if (st == DT_OK && r->number == 0) {
+        (void)pthread_mutex_lock(&r->crew->lock);
+        r->crew->together[o->slot] = j->request > 0;
+        r->crew->takes_turns = r->takes_turns;
+        (void)pthread_mutex_unlock(&r->crew->lock);
+    }
+    return st == DT_OK ? DT_OK : dti_job_end(r, o->slot, st);
 }
 
 static dt_status step(dti_rank *r, const dti_order *o)
@@ -259,8 +269,8 @@ static dt_status step(dti_rank *r, const dti_order *o)
 
     atomic_store(&r->view->step, ++j->n_steps);
     st = dti_texts_step(j, &over);
-    if (st != DT_OK) return settle_job(r, o->slot, st);
-    return over ? end_job(r, o->slot, DT_OK) : DT_OK;
+    if (st != DT_OK) return dti_job_settle(r, o->slot, st);
+    return over ? dti_job_end(r, o->slot, DT_OK) : DT_OK;
 }
 
 static dt_status obey(dti_rank *r, const dti_order *o)
@@ -274,9 +284,13 @@ static dt_status obey(dti_rank *r, const dti_order *o)
     case DTI_ORDER_STEP:
         dti_rank_show(r, DTI_DOING_STEP, o->number);
         return step(r, o);
+    case DTI_ORDER_PASS:
+        dti_rank_show(r, DTI_DOING_STEP, o->number);
+        return dti_together_pass(r, o->number);
     case DTI_ORDER_DROP:
         r->jobs[o->slot]->broken = true;
-        return end_job(r, o->slot, DT_OK);
+        DT_TRY(dti_together_drop(r->jobs[o->slot]));
+        return dti_job_end(r, o->slot, DT_OK);
     }
     return DT_OK;
 }
@@ -319,6 +333,7 @@ static void end_rank(dti_rank *r, dt_status st)
         dti_runtime_abort(r->rt);
     }
     atomic_store(&r->view->left, true);
+    dt_engine_release(&r->engine);
     for (int i = 0; i < DTI_MAX_RUNNING; i++) free_job(r, i);
     dt_model_release(&r->model);
     dt_mesh_release(&r->mesh);

@@ -58,6 +58,8 @@ static dt_status make_texts(dt_served *m, dti_crew *c, const dt_ids *prompts, in
     DT_TRY_TO(done, st, dti_ticket_create(c, DTI_TICKET_TEXTS, how, &t));
     DT_TRY_TO(done, st, dti_waiter_create(how, n_prompts * o->num_return_sequences, &t->waiter));
     t->n_prompt = n;
+    t->by_turns =
+        o->num_beams > 1 || (o->on_scores != NULL && n_prompts * o->num_return_sequences > 1);
     t->waiter->tokenizer = dt_tokenizer_retain(tokenizer);
     t->waiter->n_logprobs = o->n_logprobs + 1;
     t->waiter->on_token = o->on_token;

@@ -10,6 +10,7 @@ struct dt_service {
     _Atomic int refs;
     dt_service_options options;
     dt_run_options run;                            /* what options.run points to */
+    dt_engine_options engine;                      /* the same of options.engine */
     dt_status (*setup)(dt_runtime *rt, void *arg); /* that of the caller, after the modules */
     void *setup_arg;
     pthread_mutex_t lock;

@@ -77,6 +77,10 @@ static dt_status read_options(const dt_service_options *options, dt_service *s)
     DT_TRY(dti_options_read("dt_run_options", "start from DT_RUN_OPTIONS_INIT", o->run, &s->run,
                             sizeof s->run));
     o->run = &s->run;
+    s->engine = (dt_engine_options)DT_ENGINE_OPTIONS_INIT;
+    DT_TRY(dti_options_read("dt_engine_options", "start from DT_ENGINE_OPTIONS_INIT", o->engine,
+                            &s->engine, sizeof s->engine));
+    if (o->engine != NULL) o->engine = &s->engine;
     DT_CHECK(s->run.n_ranks >= 1, DT_ERR_ARG, "n_ranks is %d", s->run.n_ranks);
     DT_CHECK(o->max_queued >= 1, DT_ERR_ARG, "max_queued is %lld", (long long)o->max_queued);
     DT_CHECK(o->max_running >= 1 && o->max_running <= DTI_MAX_RUNNING, DT_ERR_ARG,

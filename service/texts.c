@@ -28,12 +28,15 @@ dt_status dti_texts_begin(dti_job *j)
 {
     dt_generate_options o;
     const dt_ids *prompts;
+    bool taken;
     int64_t n;
 
     DT_TRY(dti_unpack_options(&j->from, &o));
     DT_TRY(dti_unpack_lists(&j->from, &prompts, &n));
     if (o.on_scores != NULL) o.on_scores = on_scores;
     o.scores_arg = j;
+    DT_TRY(dti_together_begin(j, prompts, n, &o, &taken));
+    if (taken) return DT_OK;
     j->making.go_on = on_layer;
     j->making.go_on_arg = j;
     DT_TRY(dti_making_begin(&j->making, j->rank->model, prompts, n, &o));
@@ -79,7 +82,7 @@ dt_status dti_texts_step(dti_job *j, bool *over)
 
 dt_status dti_texts_tell_all(dti_job *j)
 {
-    const dt_generated *g = j->making.made;
+    const dt_generated *g = j->request > 0 ? j->made : j->making.made;
     dti_crew *c = j->rank->crew;
     int64_t n_tokens = 0;
 

@@ -20,6 +20,7 @@
 #define DT_SERVICE_H
 
 #include <dtensor/chat.h>
+#include <dtensor/engine.h>
 #include <dtensor/generation.h>
 #include <dtensor/parallelize.h>
 
@@ -43,7 +44,7 @@ typedef struct dt_service_options {
                                 * stays until the service has stopped; `log`
                                 * hears of all models, each from its own ranks */
     int64_t max_queued;        /* requests of a model that wait; one more is refused. 1024 */
-    int max_running;           /* requests of a model that take turns, token by token: 4 */
+    int max_running;           /* requests of a model that run at a time, and texts in a pass: 32 */
     int64_t start_ms;          /* longest wait until all ranks are ready: one minute */
     int processes;      /* 0: ranks are threads of the program; else they are divided among so many
                     * worker processes, up to one for each, which end with the program however it
@@ -53,11 +54,15 @@ typedef struct dt_service_options {
     const char *const *modules; /* [n_modules] paths of modules (dt_module_open()) that every rank
                                  * has, before dt_run_options.setup */
     int n_modules;
+    /* of passes that texts of a model share; progress is the service's own. NULL: the defaults, of
+     * max_running texts, from the first request on that shares passes; otherwise from the load on,
+     * which fails if the pool cannot be had */
+    const dt_engine_options *engine;
 } dt_service_options;
 
-#define DT_SERVICE_OPTIONS_INIT                                            \
-    {                                                                      \
-        sizeof(dt_service_options), NULL, 1024, 4, 60000, 0, NULL, NULL, 0 \
+#define DT_SERVICE_OPTIONS_INIT                                                   \
+    {                                                                             \
+        sizeof(dt_service_options), NULL, 1024, 32, 60000, 0, NULL, NULL, 0, NULL \
     }
 
 /**
@@ -373,7 +378,8 @@ typedef struct dt_service_counts {
     bool failed;
     int64_t done, refused, failures, cancelled; /* requests by their end; refused: bad arguments */
     int64_t prompt_tokens, new_tokens, steps;
-    double busy_s; /* of rank 0 */
+    double busy_s;           /* of rank 0 */
+    dt_engine_counts engine; /* of passes that texts share; zeros before the first */
 } dt_service_counts;
 
 /** Not collective. Errors: DT_ERR_ARG NULL. */

@@ -368,11 +368,13 @@ DT_TEST(requests, a_deadline_holds_in_the_queue_and_behind_it)
     dt_generated *g;
     holder h;
 
+    DT_ASSERT_OK(dt_service_generate(m, &prompt, 1, NULL, NULL, &g)); /* the pool is there */
+    dt_generated_release(&g);
     DT_ASSERT_OK(dt_service_memory(s, m, before, NULL));
     begin_to_hold(&h, m);
     how.deadline_ms = 50;
     DT_ASSERT_STATUS(dt_service_generate(m, &prompt, 1, NULL, &how, &g), DT_ERR_COMM,
-                     "it had to wait; rank 0: call of request 1");
+                     "it had to wait; rank 0: call of request 2");
     let_go(&h);
     DT_ASSERT_STATUS(dt_service_call(m, "wait", &input, 1, &how, NULL), DT_ERR_COMM, "deadline");
     DT_ASSERT_OK(dt_service_generate(m, &prompt, 1, NULL, NULL, &g));
@@ -393,6 +395,8 @@ DT_TEST(requests, cancelled_ones_leave_nothing)
     dt_service_counts counts;
     dt_generated *g;
 
+    DT_ASSERT_OK(dt_service_generate(m, &prompt, 1, NULL, NULL, &g)); /* the pool is there */
+    dt_generated_release(&g);
     DT_ASSERT_OK(dt_service_memory(s, m, before, NULL));
     for (int i = 0; i < 200; i++) {
         dt_ticket *t;
@@ -414,7 +418,8 @@ DT_TEST(requests, cancelled_ones_leave_nothing)
     do {
         DT_ASSERT_OK(dt_service_count(m, &counts));
     } while (counts.queued + counts.running > 0);
-    DT_ASSERT_EQ_INT(counts.done + counts.cancelled, 201);
+    DT_ASSERT_EQ_INT(counts.done + counts.cancelled, 202);
+    DT_ASSERT_EQ_INT(counts.engine.used_blocks + counts.engine.waiting + counts.engine.running, 0);
     DT_ASSERT_OK(dt_service_memory(s, m, after, NULL));
     DT_ASSERT_EQ_INT(before[0].allocated_bytes, after[0].allocated_bytes);
     DT_ASSERT_OK(dt_service_unload(&m));

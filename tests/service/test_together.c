@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests that share passes, beside those that cannot: texts are those of the model alone. */
+#include <stdio.h>
+
+#include "tests/support/served.h"
+
+enum { N_REQUESTS = 24 };
+
+/* How requests are served. */
+typedef struct together_case {
+    const char *fixture, *mesh;
+    int n_ranks, max_running;
+    const dt_engine_options *engine;
+} together_case;
+
+static dt_service *start(const together_case *c)
+{
+    dt_service_options options = DT_SERVICE_OPTIONS_INIT;
+    dt_run_options run = DT_TEST_RUN_OPTIONS;
+    dt_service *s;
+
+    run.n_ranks = c->n_ranks;
+    options.run = &run;
+    options.max_running = c->max_running;
+    options.engine = c->engine;
+    DT_ASSERT_OK(dt_service_start(&options, &s));
+    return s;
+}
+
+static dt_served *load(dt_service *s, const together_case *c)
+{
+    dt_parallelize_options how = DT_PARALLELIZE_OPTIONS_INIT;
+    char folder[DT_TEST_PATH_BYTES];
+    dt_served *m;
+
+    how.mesh = c->mesh;
+    DT_ASSERT_OK(
+        dt_service_load(s, dt_test_source_path(folder, "tests/golden/%s", c->fixture), &how, &m));
+    return m;
+}
+
+/* All of them are there before the first is waited for. */
+static void check(const together_case *c, served_request *a, dt_service_counts *counts)
+{
+    dt_service *s = start(c);
+    dt_served *m = load(s, c);
+    dt_ticket *t[N_REQUESTS];
+
+    for (int i = 0; i < N_REQUESTS; i++)
+        DT_ASSERT_OK(dt_service_submit(m, a[i].prompts, a[i].n_prompts, &a[i].o, NULL, &t[i]));
+    for (int i = 0; i < N_REQUESTS; i++) {
+        const char *differs;
+        dt_generated *g;
+        DT_ASSERT_OK(dt_ticket_wait(t[i], &g));
+        differs = served_differs(g, a[i].alone);
+        if (differs != NULL)
+            dt_test_fail(__FILE__, __LINE__, "%s, %s: request %d: %s", c->fixture, c->mesh, i,
+                         differs);
+        dt_generated_release(&g);
+        dt_ticket_release(&t[i]);
+    }
+    DT_ASSERT_OK(dt_service_count(m, counts));
+    DT_ASSERT_EQ_INT(counts->engine.used_blocks + counts->engine.running, 0);
+    DT_ASSERT_EQ_INT(counts->done, N_REQUESTS);
+    DT_ASSERT_OK(dt_service_unload(&m));
+    DT_ASSERT_OK(dt_service_stop(&s));
+}
+
+static void ask_all(const char *fixture, int n_ranks, served_request *a)
+{
+    char folder[DT_TEST_PATH_BYTES];
+
+    for (int i = 0; i < N_REQUESTS; i++) served_ask(&a[i], i);
+    served_alone(dt_test_source_path(folder, "tests/golden/%s", fixture), n_ranks, a, N_REQUESTS);
+}
+
+DT_TEST(together, requests_share_passes_and_are_as_alone)
+{
+    static served_request a[N_REQUESTS];
+    static const char neo[] = "gpt_neo/base";
+    dt_service_counts counts;
+
+    ask_all(neo, 2, a);
+    check(&(together_case){ neo, "tp=2", 2, 32, NULL }, a, &counts);
+    DT_ASSERT(counts.engine.passes > 0 && counts.engine.rows > 4 * counts.engine.passes);
+    DT_ASSERT(counts.engine.passes < counts.engine.new_tokens / 2);
+    check(&(together_case){ neo, "tp=2", 2, 3, NULL }, a, &counts);
+    DT_ASSERT(counts.engine.passes > 0);
+    served_free(a, N_REQUESTS);
+}
+
+/* Texts go through stages beside beams; each replica has texts of its own. */
+DT_TEST(together, in_stages_and_replicas)
+{
+    static served_request a[N_REQUESTS];
+    dt_service_counts counts;
+
+    ask_all("llama/uneven", 1, a);
+    check(&(together_case){ "llama/uneven", "pp=2", 2, 32, NULL }, a, &counts);
+    check(&(together_case){ "llama/uneven", "dp=2", 2, 32, NULL }, a, &counts);
+    DT_ASSERT(counts.engine.passes > 0);
+    served_free(a, N_REQUESTS);
+}
+
+/* Positions that turn otherwise beyond a length, and texts of a prompt that a pass does not have:
+ * they have steps of their own. */
+DT_TEST(together, what_cannot_share_passes_takes_turns)
+{
+    static served_request a[N_REQUESTS];
+    dt_engine_options two = DT_ENGINE_OPTIONS_INIT;
+    dt_service_counts counts;
+
+    ask_all("phi3/longrope", 2, a);
+    check(&(together_case){ "phi3/longrope", "tp=2", 2, 32, NULL }, a, &counts);
+    DT_ASSERT_EQ_INT(counts.engine.passes, 0);
+    served_free(a, N_REQUESTS);
+    two.max_texts = 1;
+    ask_all("llama/uneven", 2, a);
+    check(&(together_case){ "llama/uneven", "tp=2", 2, 32, &two }, a, &counts);
+    DT_ASSERT(counts.engine.passes > 0 && counts.engine.passes < counts.steps);
+    served_free(a, N_REQUESTS);
+}
+
+DT_TEST(together, a_pool_that_cannot_be_is_refused_with_the_model)
+{
+    dt_engine_options tiny = DT_ENGINE_OPTIONS_INIT;
+    const together_case c = { "llama/uneven", "tp=1", 1, 32, &tiny };
+    char folder[DT_TEST_PATH_BYTES];
+    dt_service *s;
+    dt_served *m;
+
+    tiny.pool_bytes = 10;
+    s = start(&c);
+    DT_ASSERT_STATUS(
+        dt_service_load(s, dt_test_source_path(folder, "tests/golden/%s", c.fixture), NULL, &m),
+        DT_ERR_MEMORY, "no room for a block of 128 tokens");
+    DT_ASSERT_OK(dt_service_stop(&s));
+}
