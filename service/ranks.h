@@ -40,7 +40,7 @@ struct dt_call {
     /* or in passes that they share */
     int64_t request;    /* the engine's number; 0: not so */
     dt_generated *made; /* as far as they are */
-    size_t *rooms;      /* [texts] of their ids */
+    size_t *rooms;      /* [texts, 2] of their ids and log-probabilities */
     int64_t n_left;     /* texts that go on */
     /* a call */
     const dt_piece *inputs;

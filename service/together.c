@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Texts of many requests in passes that they share; others have steps of their own. */
+#include <string.h>
+
 #include "base/numbers.h"
 #include "service/ranks.h"
 
@@ -30,13 +32,13 @@ dt_status dti_together_open(dti_rank *r)
     return r->takes_turns ? DT_OK : st;
 }
 
-static dt_status make_room(dti_job *j, int64_t n_texts)
+static dt_status make_room(dti_job *j, int64_t n_texts, int64_t n_logprobs)
 {
     DT_TRY(dti_new(sizeof *j->made, &j->made));
-    DT_TRY(dti_texts_make(n_texts, 0, &j->made->texts));
+    DT_TRY(dti_texts_make(n_texts, 0, n_logprobs, &j->made->texts));
     j->made->n = j->n_left = n_texts;
-    DT_TRY(dti_alloc_array((size_t)n_texts, sizeof *j->rooms, (void **)&j->rooms));
-    for (int64_t i = 0; i < n_texts; i++) j->rooms[i] = 1;
+    DT_TRY(dti_alloc_array((size_t)n_texts, 2 * sizeof *j->rooms, (void **)&j->rooms));
+    for (int64_t i = 0; i < 2 * n_texts; i++) j->rooms[i] = 1;
     return DT_OK;
 }
 
@@ -55,7 +57,7 @@ dt_status dti_together_begin(dti_job *j, const dt_ids *prompts, int64_t n_prompt
     if (st == DT_OK &&
         (j->rank->engine == NULL || dt_engine_check(j->rank->engine, &request) != DT_OK))
         return DT_OK;
-    if (st == DT_OK) st = make_room(j, n_prompts * o->num_return_sequences);
+    if (st == DT_OK) st = make_room(j, n_prompts * o->num_return_sequences, o->n_logprobs + 1);
     if (st == DT_OK) st = dt_engine_submit(j->rank->engine, &request, &j->request);
     *taken = st == DT_OK;
     if (st == DT_OK) return DT_OK;
@@ -80,19 +82,38 @@ static int slot_of(const dti_rank *r, int64_t request)
     return slot;
 }
 
+/* The id and what stands beside it, as dti_texts_step() tells them. */
+static dt_status tell_token(dti_job *j, const dt_engine_event *e)
+{
+    const size_t list = (size_t)e->n_logprobs * sizeof *e->logprobs;
+    dti_event head = { .kind = DTI_EVENT_TOKEN, .a = e->text, .b = e->n };
+    int32_t *said;
+    dt_status st;
+
+    if (j->ticket == NULL || !j->ticket->tells_tokens) return DT_OK;
+    head.n_bytes = sizeof *said + list;
+    DT_TRY(dti_alloc(head.n_bytes, (void **)&said));
+    said[0] = e->id;
+    if (list > 0) memcpy(said + 1, e->logprobs, list);
+    st = dti_ticket_tell(j->ticket, &head, said);
+    dti_free(said);
+    return st;
+}
+
 static dt_status add_token(dti_job *j, const dt_engine_event *e)
 {
-    const dti_event head = {
-        .kind = DTI_EVENT_TOKEN, .a = e->text, .b = e->n, .n_bytes = sizeof e->id
-    };
     dti_new_text *text = &j->made->texts[e->text];
+    size_t *room = &j->rooms[2 * e->text];
+    const size_t list = (size_t)e->n_logprobs * sizeof *e->logprobs;
 
-    DT_TRY(
-        dti_grow((void **)&text->ids, &j->rooms[e->text], (size_t)text->n + 1, sizeof *text->ids));
-    text->ids[text->n++] = e->id;
-    if (j->ticket != NULL && j->ticket->tells_tokens)
-        DT_TRY(dti_ticket_tell(j->ticket, &head, &e->id));
-    return DT_OK;
+    DT_TRY(dti_grow((void **)&text->ids, &room[0], (size_t)text->n + 1, sizeof *text->ids));
+    text->ids[text->n] = e->id;
+    if (list > 0) {
+        DT_TRY(dti_grow((void **)&text->logprobs, &room[1], (size_t)text->n + 1, list));
+        memcpy(text->logprobs + text->n * e->n_logprobs, e->logprobs, list);
+    }
+    text->n++;
+    return tell_token(j, e);
 }
 
 static dt_status take_event(dti_rank *r, const dt_engine_event *e)

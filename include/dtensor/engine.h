@@ -117,6 +117,8 @@ typedef struct dt_engine_event {
     int32_t id;
     dt_end end;
     const dt_error *error;
+    const dt_logprob *logprobs; /* [n_logprobs] of a token, as dt_generated_logprobs() has them */
+    int64_t n_logprobs;         /* 0: none were asked for */
 } dt_engine_event;
 
 /**

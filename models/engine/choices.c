@@ -21,6 +21,9 @@ void dti_choosing_free(dti_choosing *c)
     dti_free(c->keys);
     dti_free(c->whole);
     dti_free(c->picks);
+    dti_free(c->raw);
+    dti_free(c->ranked);
+    dti_free(c->logprobs);
     *c = (dti_choosing){ 0 };
 }
 
@@ -175,8 +178,7 @@ static dt_status copy_scores(dti_choosing *c)
     return DT_OK;
 }
 
-/* Rows first .. first + n - 1 of this rank's by themselves. */
-static dti_scores view_of(const dti_scores *s, int64_t first, int64_t n)
+dti_scores dti_scores_view(const dti_scores *s, int64_t first, int64_t n)
 {
     dti_scores v = *s;
 
@@ -196,7 +198,7 @@ static dt_status process_tokens(dti_choosing *c)
     for (int64_t i = 0; i < s->n_rows && !s->few; i++) {
         const dti_pick *p = &c->picks[s->first_row + i];
         const dti_history h = { p->of->ids, p->of->n_known, &p->of->n_known };
-        dti_scores v = view_of(s, i, 1);
+        dti_scores v = dti_scores_view(s, i, 1);
         p->request->rules.n_new = n_new(p);
         DT_TRY(dti_process_tokens(&p->request->rules, &h, &v));
     }
@@ -212,7 +214,7 @@ static dt_status process_groups(dti_choosing *c)
         dti_text_rules *u = &p->request->rules;
         dti_scores v;
         for (n = 1; i + n < s->n_rows && p[n].group == p->group;) n++;
-        v = view_of(s, i, n);
+        v = dti_scores_view(s, i, n);
         if (u->o.do_sample) DT_TRY(dti_process_sampling(u, &v));
         if (u->o.renormalize_logits) DT_TRY(dti_scores_normalise(&v));
         s->columns = v.columns; /* may have grown */
@@ -234,7 +236,7 @@ static dt_status show(dti_choosing *c, const dti_pick *p)
     DT_TRY(dti_grow((void **)&c->whole, &c->whole_room, (size_t)words * 2, sizeof *c->whole));
     memset(c->whole, 0, (size_t)words * 2 * sizeof *c->whole);
     if (at >= 0 && at < s->n_rows) {
-        const dti_scores v = view_of(s, at, 1);
+        const dti_scores v = dti_scores_view(s, at, 1);
         DT_TRY(dti_scores_whole(&v, c->whole));
     }
     if (s->row_dims != 0) DT_TRY(dti_mesh_comm(s->mesh, s->row_dims, &comm));
@@ -261,7 +263,7 @@ static dt_status choose(dti_choosing *c)
         const dti_pick *p = &c->picks[s->first_row + i];
         const dt_generate_options *o = &p->request->rules.o;
         int64_t *key = &c->keys[s->first_row + i];
-        const dti_scores v = view_of(s, i, 1);
+        const dti_scores v = dti_scores_view(s, i, 1);
         if (o->do_sample)
             *key = dti_scores_draw_row(s, i, o->seed, p->text, n_new(p));
         else
@@ -285,10 +287,12 @@ dt_status dti_engine_choose(dt_engine *e, dt_tensor *logits)
     } else {
         DT_TRY(take_scores(e, logits));
         DT_TRY(copy_scores(c));
+        DT_TRY(dti_choosing_keep_logprobs(c));
         DT_TRY(process_tokens(c));
         DT_TRY(process_groups(c));
         DT_TRY(show_all(c));
         DT_TRY(choose(c));
+        DT_TRY(dti_choosing_logprobs(c));
     }
     qsort(c->picks, (size_t)c->n_picks, sizeof *c->picks, by_place);
     return DT_OK;

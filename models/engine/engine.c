@@ -226,9 +226,13 @@ static dt_status settle_pick(dt_engine *e, const dti_pick *p, dti_choice *choice
     if (read_pick(e, p, &id, &end) != DT_OK) return fail_request(e, r);
     *choice = (dti_choice){ id, end != DT_END_NONE };
     e->n_new++;
-    DT_TRY(add_event(
-        e, &(dt_engine_event){
-               .kind = DT_ENGINE_TOKEN, .request = r->number, .text = p->text, .n = n, .id = id }));
+    DT_TRY(add_event(e, &(dt_engine_event){ .kind = DT_ENGINE_TOKEN,
+                                            .request = r->number,
+                                            .text = p->text,
+                                            .n = n,
+                                            .id = id,
+                                            .logprobs = e->choosing.logprobs + p->logprobs,
+                                            .n_logprobs = r->rules.o.n_logprobs + 1 }));
     if (end != DT_END_NONE) DT_TRY(end_text(e, r, p->text, n + 1, end));
     return DT_OK;
 }

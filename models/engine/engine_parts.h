@@ -27,8 +27,9 @@ typedef struct dti_pick {
     int64_t row; /* of the logits of all replicas */
     int64_t at;  /* its place among the choices */
     int replica;
-    int group;   /* picks of one group have the same probabilities made of their scores */
-    int64_t key; /* what was chosen (dtensor/argmax.h) */
+    int group;        /* picks of one group have the same probabilities made of their scores */
+    int64_t key;      /* what was chosen (dtensor/argmax.h) */
+    int64_t logprobs; /* its first among all */
 } dti_pick;
 
 /* What choices are made with. */
@@ -40,7 +41,10 @@ typedef struct dti_choosing {
     float *whole;      /* [vocab] for who asks */
     dti_pick *picks;   /* [n_picks] by replica and group */
     int64_t n_picks;
-    size_t tops_room, keys_room, whole_room, picks_room;
+    float *raw;            /* rows that log-probabilities are of */
+    dti_candidate *ranked; /* of one of them */
+    dt_logprob *logprobs;  /* of all picks, each n_logprobs + 1 */
+    size_t tops_room, keys_room, whole_room, picks_room, raw_room, ranked_room, logprobs_room;
 } dti_choosing;
 
 /* Arrays of a dti_ragged. */
@@ -86,6 +90,14 @@ dt_status dti_engine_pass(dt_engine *e, dt_tensor **logits) DT_MUST_USE;
 /* Chooses the next tokens from logits (choices.c): keys of all picks. Collective. */
 dt_status dti_engine_choose(dt_engine *e, dt_tensor *logits) DT_MUST_USE;
 void dti_choosing_free(dti_choosing *c);
+
+/* Rows first .. first + n - 1 of this rank's by themselves. */
+dti_scores dti_scores_view(const dti_scores *s, int64_t first, int64_t n);
+
+/* Log-probabilities (choice_logprobs.c): of scores that nothing was done to, and then of what was
+ * chosen. Collective. */
+dt_status dti_choosing_keep_logprobs(dti_choosing *c) DT_MUST_USE;
+dt_status dti_choosing_logprobs(dti_choosing *c) DT_MUST_USE;
 
 /* pass_cost.c */
 void dti_pass_costs_add(dti_pass_costs *c, int64_t rows, int64_t ns);

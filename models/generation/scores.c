@@ -87,7 +87,7 @@ dt_status dti_scores_at(const dti_scores *s, const int32_t *tokens, float *out)
         keys[of_all] =
             i >= 0 && i < s->n ? dti_argmax_key(s->data[r * s->n + i], tokens[of_all]) : INT64_MIN;
     }
-    st = share_keys(s, keys);
+    st = dti_scores_share(s, keys);
     for (int64_t r = 0; r < s->all_rows && st == DT_OK; r++) out[r] = dti_argmax_value(keys[r]);
     dti_free(keys);
     return st;

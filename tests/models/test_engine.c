@@ -7,7 +7,7 @@
 /* A pool that is too small for all of them, and short passes. */
 #define TIGHT                                                                          \
     {                                                                                  \
-        .size = sizeof(dt_engine_options), .pool_tokens = 7 * 128, .pool_share = 0.25, \
+        .size = sizeof(dt_engine_options), .pool_tokens = 5 * 128, .pool_share = 0.25, \
         .max_texts = 6, .max_rows = 90, .max_queued = 1024                             \
     }
 

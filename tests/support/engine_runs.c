@@ -42,6 +42,7 @@ static dt_status write_config(const char *fixture, const char *folder)
 /* What became of a text. */
 typedef struct text_run {
     int32_t ids[MOST_NEW];
+    uint64_t logprobs; /* hash of them */
     int64_t n;
     dt_end end;
     bool over;
@@ -72,6 +73,11 @@ static void hash_scores(void *arg, int64_t n, const float *scores, int64_t n_row
 
     *r->seen = dti_hash_word(*r->seen, (uint64_t)(n * 8 + n_rows));
     *r->seen = dti_hash_bytes(*r->seen, scores, (size_t)(n_rows * vocab) * sizeof *scores);
+}
+
+static void hash_logprobs(text_run *t, const dt_logprob *list, int64_t n)
+{
+    if (n > 0) t->logprobs = dti_hash_bytes(t->logprobs, list, (size_t)n * sizeof *list);
 }
 
 /* Options of every kind; lists are static. */
@@ -113,6 +119,8 @@ static void set_options(request_run *r, uint64_t *u, int64_t kind)
         o->renormalize_logits = true;
         o->eta_cutoff = 0.001;
     }
+    if (draw(u, 4) == 0) o->n_logprobs = draw(u, 4);
+    if (draw(u, 4) == 0) o->frequency_penalty = 0.5;
     if (kind >= 7) {
         o->on_scores = hash_scores;
         o->scores_arg = r;
@@ -158,6 +166,10 @@ static dt_status make_alone(dt_model *m, request_run *r)
         const dt_ids ids = dt_generated_ids(g, i);
         memcpy(r->alone[i].ids, ids.ids, (size_t)ids.n * sizeof *ids.ids);
         r->alone[i].n = ids.n;
+        for (int64_t n = 0, n_list = 0; n < ids.n; n++) {
+            const dt_logprob *list = dt_generated_logprobs(g, i, n, &n_list);
+            hash_logprobs(&r->alone[i], list, n_list);
+        }
         r->alone[i].end = dt_generated_end(g, i);
     }
     dt_generated_release(&g);
@@ -206,6 +218,7 @@ static dt_status take_event(whole_run *w, const dt_engine_event *e)
     DT_EXPECT(!t->over && e->n == t->n, "token %lld after %lld", (long long)e->n, (long long)t->n);
     if (e->kind == DT_ENGINE_TOKEN) {
         t->ids[t->n++] = e->id;
+        hash_logprobs(t, e->logprobs, e->n_logprobs);
         return DT_OK;
     }
     t->over = true;
@@ -270,6 +283,8 @@ static dt_status compare(const request_run *r, int64_t number)
                       "token %lld of text %lld of request %lld (%lld tokens) is %d, alone %d",
                       (long long)j, (long long)i, (long long)number, (long long)r->prompts[0].n,
                       b->ids[j], a->ids[j]);
+        DT_EXPECT(a->logprobs == b->logprobs, "log-probabilities of text %lld of request %lld",
+                  (long long)i, (long long)number);
         DT_EXPECT(b->over && a->n == b->n && a->end == b->end,
                   "text %lld of request %lld has %lld tokens and end %d, alone %lld and %d",
                   (long long)i, (long long)number, (long long)b->n, (int)b->end, (long long)a->n,
