@@ -37,6 +37,7 @@ typedef struct dti_view {
 /* What rank 0 shows of requests where it is in a worker process; behind the views. */
 typedef struct dti_board {
     _Atomic int64_t steps, new_tokens, busy_ns;
+    _Atomic int64_t engine[sizeof(dt_engine_counts) / sizeof(int64_t)]; /* word by word */
     struct {
         _Atomic int64_t number, n_steps; /* number 0: nobody */
     } running[DTI_MAX_RUNNING];

@@ -457,6 +457,9 @@ dt_status dt_service_count(dt_served *m, dt_service_counts *out)
         *out = c->counts;
         if (c->workers != NULL) {
             const dti_board *b = c->workers->board;
+            int64_t words[DT_COUNT(b->engine)];
+            for (size_t i = 0; i < DT_COUNT(words); i++) words[i] = atomic_load(&b->engine[i]);
+            memcpy(&out->engine, words, sizeof words);
             out->steps = atomic_load(&b->steps);
             out->new_tokens = atomic_load(&b->new_tokens);
             out->busy_s = (double)atomic_load(&b->busy_ns) * 1e-9;

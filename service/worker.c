@@ -85,7 +85,10 @@ void dti_host_done(dti_host *h, const dt_ticket *t)
 void dti_host_show(dti_host *h)
 {
     const dti_crew *c = &h->crew;
+    int64_t words[DT_COUNT(h->board->engine)];
 
+    memcpy(words, &c->counts.engine, sizeof words);
+    for (size_t i = 0; i < DT_COUNT(words); i++) atomic_store(&h->board->engine[i], words[i]);
     atomic_store(&h->board->steps, c->counts.steps);
     atomic_store(&h->board->new_tokens, c->counts.new_tokens);
     atomic_store(&h->board->busy_ns, (int64_t)(c->counts.busy_s * 1e9));
@@ -181,6 +184,7 @@ static dt_status take_request(dti_crew *c, const dti_message *m, const char *byt
     t->deadline_ns = a.deadline_ns;
     t->n_prompt = a.n_prompt;
     t->tells_tokens = a.tells_tokens != 0;
+    t->by_turns = a.by_turns != 0;
     st = dti_packet_put(&t->packet, bytes + sizeof a, (size_t)m->n_bytes - sizeof a);
     if (st == DT_OK && a.kind != DTI_TICKET_LOAD) {
         (void)pthread_mutex_lock(&c->lock);
@@ -326,6 +330,7 @@ static dt_status begin(dti_host *h, const dti_message *m, int file)
     DT_TRY(map_views(h, file));
     c->max_queued = INT64_MAX; /* the program counts */
     c->max_running = h->start.max_running;
+    c->engine = h->start.engine;
     c->run.setup = set_up;
     c->run.setup_arg = h;
     c->run.log = h->start.logs ? log_line : NULL;

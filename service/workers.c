@@ -247,8 +247,11 @@ static dt_status start_all(dti_workers *w, char *const *environment)
     dti_start s = { .n_processes = w->n,
                     .max_running = w->crew->max_running,
                     .n_modules = w->n_modules,
-                    .logs = w->crew->run.log != NULL };
+                    .logs = w->crew->run.log != NULL,
+                    .engine = w->crew->engine };
 
+    s.engine.log = NULL;
+    s.engine.log_arg = NULL;
     dti_workers_version(s.version);
     DT_TRY(make_name(s.name));
     for (int i = 0; i < w->n; i++) {
@@ -282,7 +285,9 @@ static dt_status start(dti_workers *w)
 
 dt_status dti_workers_ask(dti_workers *w, const dt_ticket *t)
 {
-    dti_asked a = { t->kind, t->priority, t->deadline_ns, t->n_prompt, t->tells_tokens };
+    dti_asked a = {
+        t->kind, t->priority, t->deadline_ns, t->n_prompt, t->tells_tokens, t->by_turns
+    };
     const struct iovec parts[] = { { &a, sizeof a }, { t->packet.bytes, t->packet.n } };
 
     return dti_pipe_say(&w->each[0].pipe, DTI_SAYS_ASK, 0, t->number, parts, 2);

@@ -20,13 +20,14 @@ typedef struct dti_start {
     int32_t process, n_processes;
     int32_t max_running, n_modules;
     int32_t logs, unused;
+    dt_engine_options engine; /* without callbacks */
 } dti_start;
 
 /* A request on its way; its packet is behind it. */
 typedef struct dti_asked {
     int32_t kind, priority;
     int64_t deadline_ns, n_prompt;
-    int64_t tells_tokens;
+    int32_t tells_tokens, by_turns;
 } dti_asked;
 
 typedef struct dti_worker {

@@ -54,9 +54,9 @@ typedef struct dt_service_options {
     const char *const *modules; /* [n_modules] paths of modules (dt_module_open()) that every rank
                                  * has, before dt_run_options.setup */
     int n_modules;
-    /* of passes that texts of a model share; progress is the service's own. NULL: the defaults, of
-     * max_running texts, from the first request on that shares passes; otherwise from the load on,
-     * which fails if the pool cannot be had */
+    /* Of passes that texts of a model share; progress and max_queued are the service's own, worker
+     * processes call no log. NULL: the defaults, of max_running texts, from the first request on
+     * that shares passes; otherwise from the load on, which fails if the pool cannot be had */
     const dt_engine_options *engine;
 } dt_service_options;
 
