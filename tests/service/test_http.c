@@ -336,6 +336,29 @@ DT_TEST(http, errors_name_the_field_and_say_why)
     http_stop(&h);
 }
 
+DT_TEST(http, a_rank_that_fails_is_told_to_clients_and_to_who_asks_for_health)
+{
+    static http_server h = { .fault = "rank=1,op=all_reduce,call=60" };
+    static const char body[] =
+        "{\"prompt\":\"a\",\"max_tokens\":200,\"ignore_eos\":true,\"stream\":%s}";
+    char text[256];
+    http_answer a;
+
+    needs_server();
+    http_start(&h, NULL, 2);
+    (void)snprintf(text, sizeof text, body, "true");
+    a = complete(&h, text);
+    /* after its first tokens: an event, and no end as of a whole answer */
+    if (a.status != 503) HTTP_EXPECT(a, 200, "data: {\"error\":{\"message\":\"");
+    DT_ASSERT(strstr(a.body, "[DONE]") == NULL && strstr(a.body, "rank 1") != NULL);
+    (void)snprintf(text, sizeof text, body, "false");
+    HTTP_EXPECT(complete(&h, text), 503, "x-should-retry: false", "rank 1");
+    DT_ASSERT(strstr(complete(&h, text).body, "examples/checkpoint") == NULL);
+    HTTP_EXPECT(http_get(h.port, "/health", ""), 503, "has failed");
+    HTTP_EXPECT(http_get(h.port, "/metrics", ""), 200, "dtensor_model_up{model=\"small\"} 0");
+    http_stop(&h);
+}
+
 DT_TEST(http, keys_hosts_and_origins_are_checked)
 {
     static const char *const keys[] = { "first", "second" }, *const names[] = { "model.example" };

@@ -44,6 +44,8 @@ void http_start(http_server *h, const dt_server_options *options, int max_runnin
     char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 32];
     dt_server_model models[2] = { { "small", NULL, 0, path }, { "other", NULL, 64, NULL } };
 
+    run.fault = h->fault;
+    if (h->fault != NULL) run.n_ranks = 2;
     service.run = &run;
     service.max_running = max_running;
     DT_ASSERT_OK(dt_service_start(&service, &h->service));

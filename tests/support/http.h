@@ -10,6 +10,7 @@
 #include "tests/support/dt_test.h"
 
 typedef struct http_server {
+    const char *fault; /* dt_run_options.fault of two ranks; NULL: none, of one */
     dt_service *service;
     dt_served *model;
     dt_server *server;
