@@ -225,3 +225,91 @@ DT_TEST(ragged, a_pool_takes_what_a_dry_one_says)
 
     for (size_t i = 0; i < DT_COUNT(meshes); i++) dt_test_on_ranks(meshes[i], hold, meshes[i]);
 }
+
+/* --- ranks and callers ------------------------------------------------------------------------ */
+
+/* Rank 1 is handed another block. */
+static dt_status hand_other_rows(dt_mesh *mesh, const void *arg)
+{
+    dti_kv_pool *pool = NULL;
+    dt_model *m = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+    small_pass p;
+
+    (void)arg;
+    right_pass(&p);
+    p.table[2] = dt_runtime_rank(dt_mesh_runtime(mesh)) == 1 ? 1 : 0;
+    DT_TRY_TO(done, st, load(mesh, "llama/uneven", &m));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dti_kv_pool_create(m, 3, &pool));
+    (void)dti_ragged_pass(t, m, pool, &p.call);
+    st = dt_tape_status(t);
+done:
+    dti_kv_pool_release(&pool);
+    dt_tape_release(&t);
+    dt_model_release(&m);
+    return st;
+}
+
+DT_TEST(ragged, ranks_that_are_handed_other_rows_hear_of_it)
+{
+    dt_run_options options = DT_TEST_RUN_OPTIONS;
+
+    options.check = "agree";
+    DT_ASSERT_STATUS(dt_test_run(&options, "tp=2", hand_other_rows, NULL), DT_ERR_ARG,
+                     "pass over 4 rows of 2 sequences");
+}
+
+/* Layers that were told of, until it is broken off. */
+typedef struct listened {
+    int64_t told, asked, most;
+} listened;
+
+static void tell(void *arg, int64_t done, int64_t n)
+{
+    ((listened *)arg)->told += done < n;
+}
+
+static bool go_on(void *arg)
+{
+    listened *l = arg;
+
+    return ++l->asked <= l->most;
+}
+
+static dt_status break_off(dt_mesh *mesh, const void *arg)
+{
+    listened l = { .most = 1 };
+    dti_kv_pool *pool = NULL;
+    dt_model *m = NULL;
+    dt_tape *t = NULL;
+    dt_status st = DT_OK;
+    small_pass p;
+
+    (void)arg;
+    right_pass(&p);
+    p.call.progress = tell;
+    p.call.progress_arg = p.call.go_on_arg = &l;
+    p.call.go_on = go_on;
+    DT_TRY_TO(done, st, load(mesh, "llama/uneven", &m));
+    DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &t));
+    DT_TRY_TO(done, st, dti_kv_pool_create(m, 3, &pool));
+    DT_EXPECT_TO(done, st, dti_ragged_pass(t, m, pool, &p.call) == NULL && l.told == 2, "told %lld",
+                 (long long)l.told);
+    DT_EXPECT_TO(done, st, strstr(dt_last_error()->message, "broken off before layer 1") != NULL,
+                 "%s", dt_last_error()->message);
+    l = (listened){ .most = 100 };
+    dt_tape_reset(t);
+    DT_EXPECT_TO(done, st, dti_ragged_pass(t, m, pool, &p.call) != NULL && l.told == 2, "again");
+done:
+    dti_kv_pool_release(&pool);
+    dt_tape_release(&t);
+    dt_model_release(&m);
+    return st;
+}
+
+DT_TEST(ragged, a_pass_is_broken_off_between_layers_and_may_be_run_again)
+{
+    dt_test_on_ranks("tp=2", break_off, NULL);
+}
