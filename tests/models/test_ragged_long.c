@@ -11,12 +11,15 @@
 /* Windows of all layers, and models without positions beyond their own. */
 static ragged_case case_of(const char *fixture)
 {
-    static const char *const windows[] = { "phi3/base", "mistral/uneven", "mixtral/uneven" };
+    static const char *const windows[] = { "phi3/base", "mistral/uneven", "mixtral/uneven",
+                                           "starcoder2/base" };
+    static const char *const learned[] = { "gpt_neo/", "gpt2/", "gpt_bigcode/" };
     ragged_case c = { .fixture = fixture };
 
     for (size_t i = 0; i < DT_COUNT(windows); i++)
         if (strcmp(fixture, windows[i]) == 0) c.window = 8;
-    if (strncmp(fixture, "gpt_neo", 7) == 0) c.longest = 64;
+    for (size_t i = 0; i < DT_COUNT(learned); i++)
+        if (strncmp(fixture, learned[i], strlen(learned[i])) == 0) c.longest = 64;
     return c;
 }
 
