@@ -77,16 +77,19 @@ static dt_status count_blocks(const dt_engine *e, int64_t *n)
 
 static dt_status make_schedule(dt_engine *e, int64_t n_blocks)
 {
-    const dti_schedule_options o = { .n_replicas = e->replicas,
-                                     .n_blocks = n_blocks,
-                                     .block = DTI_BLOCK_TOKENS,
-                                     .max_running = e->o.max_texts,
-                                     .max_rows = e->o.max_rows,
-                                     .max_waiting = e->o.max_queued,
-                                     .wanted_ns = llround(e->o.latency_s * 1e9),
-                                     .finds = !e->o.no_prefix_cache,
-                                     .reserves = e->o.reserve };
+    int64_t sees = dti_kv_pool_sees(e->pool); /* other stages may see more */
+    dti_schedule_options o = { .n_replicas = e->replicas,
+                               .n_blocks = n_blocks,
+                               .block = DTI_BLOCK_TOKENS,
+                               .max_running = e->o.max_texts,
+                               .max_rows = e->o.max_rows,
+                               .max_waiting = e->o.max_queued,
+                               .wanted_ns = llround(e->o.latency_s * 1e9),
+                               .finds = !e->o.no_prefix_cache,
+                               .reserves = e->o.reserve };
 
+    DT_TRY(reduce(e, DT_MAX, &sees));
+    if (sees < e->model->info.max_positions) o.window = sees;
     DT_TRY(dti_schedule_create(&o, e->o.log, e->o.log_arg, &e->schedule));
     return DT_OK;
 }

@@ -114,6 +114,11 @@ void dti_kv_pool_release(dti_kv_pool **out)
     dti_free(pool);
 }
 
+int64_t dti_kv_pool_sees(const dti_kv_pool *pool)
+{
+    return pool->sees;
+}
+
 static dt_status resize(dt_tensor **x, int64_t n_blocks)
 {
     dt_mesh *mesh = dt_tensor_mesh(*x);

@@ -10,6 +10,7 @@ struct dti_kv_pool {
     dt_model *model;
     int64_t replicas, n_blocks; /* of each */
     dti_kv *kv;                 /* [n_layers]; NULL tensors of layers that other ranks have */
+    int64_t sees;               /* as dti_kv_pool_sees() says */
     int32_t *writers; /* [n_blocks] for the checks of a pass: the sequence that writes a block */
     int64_t *reached; /* and the last position of each sequence, so far */
     size_t n_writers, n_reached;

@@ -52,9 +52,11 @@ dt_tensor *dti_paged_attention(dt_tape *t, const dt_model_pass *pass, int64_t la
 {
     const dti_paged *paged = pass->paged;
     const dti_paged_rows rows = { pass->positions, paged->sequence, paged->table };
+    const int64_t window = options != NULL && options->window > 0 ? options->window : INT64_MAX;
     dti_kv *kv = &pass->kv[layer];
     dt_tensor *keys, *values;
 
+    *paged->sees = dti_max(*paged->sees, window);
     if (k != NULL && v != NULL) {
         dt_status st = make_blocks(paged, k, &kv->k);
         if (st == DT_OK) st = make_blocks(paged, v, &kv->v);

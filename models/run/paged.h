@@ -15,6 +15,7 @@ typedef struct dti_paged {
     int64_t n_out;       /* of all replicas */
     int64_t n_blocks;    /* of all replicas */
     uint32_t batch_dims; /* of the model */
+    int64_t *sees;       /* the largest window of the layers that have run, INT64_MAX: no window */
 } dti_paged;
 
 /* dt_cached_attention() of such a pass. Blocks are made when a layer first runs, laid out as its

@@ -220,7 +220,8 @@ static dt_status make(dt_tape *t, const dt_model *m, dti_kv_pool *pool, const dt
 
     *paged = (dti_paged){ .n_out = pool->replicas * rows->n_out,
                           .n_blocks = pool->replicas * pool->n_blocks,
-                          .batch_dims = m->batch_dims };
+                          .batch_dims = m->batch_dims,
+                          .sees = &pool->sees };
     *pass = (dt_model_pass){ .kv = pool->kv,
                              .n_layers = m->info.n_layers,
                              .rows = DT_LOGITS_ALL,

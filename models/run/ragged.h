@@ -43,6 +43,10 @@ dt_status dti_kv_pool_resize(dti_kv_pool *pool, int64_t n_blocks) DT_MUST_USE;
 
 int64_t dti_kv_pool_n_blocks(const dti_kv_pool *pool);
 
+/* Keys that a token sees at most, itself included, in the layers of this rank: the largest of their
+ * windows, INT64_MAX where one has none; 0 without attention. Blocks before it need not be kept. */
+int64_t dti_kv_pool_sees(const dti_kv_pool *pool);
+
 /* Bytes of a block on this rank: keys and values of the layers that it has. */
 int64_t dti_kv_pool_block_bytes(const dti_kv_pool *pool);
 

@@ -21,3 +21,12 @@ DT_TEST(engine, makes_the_texts_that_are_made_alone)
     for (size_t i = 0; i < DT_COUNT(runs); i++) dt_engine_run_check(&runs[i], "tp=1");
     dt_engine_run_check(&runs[0], "tp=2");
 }
+
+/* Texts of three blocks in a pool of two: those that no window reaches any more are given back. */
+DT_TEST(engine, windows_give_their_blocks_back)
+{
+    dt_engine_run run = { "mistral/uneven", NULL, DT_BF16, 16, 300, 40, 3, TIGHT };
+
+    run.options.pool_tokens = 2 * 128;
+    dt_engine_run_check(&run, "tp=1");
+}
