@@ -129,8 +129,9 @@ static dt_status weights_of(serving *s, int64_t *bytes)
     return st;
 }
 
-/* The longest text: what was asked for, or the model's, or what there is room for when as many
- * requests run as may. What was asked for and does not fit is refused. */
+/* The longest text: what was asked for, or the model's, or what the pool of caches has room for,
+ * which takes a quarter of the memory that is free (dt_engine_options.pool_share). What was asked
+ * for and does not fit is refused. */
 static dt_status settle_contexts(serving *s)
 {
     const bool gpu = dt_device_check("cuda") == DT_OK;
@@ -142,8 +143,8 @@ static dt_status settle_contexts(serving *s)
     DT_TRY(weights_of(s, &weights));
     for (int i = 0; i < n; i++) {
         wanted *m = &s->models[i];
-        const int64_t share = (all - weights) / 10 * 9 / n;
-        const int64_t most = m->cache_bytes > 0 ? share / (m->cache_bytes * s->max_running) : 0;
+        const int64_t pool = dti_max(all - weights, 0) / 4 / n;
+        const int64_t most = pool / dti_max(m->cache_bytes, 1);
         dt_model_info info;
         DT_TRY(dt_service_info(m->served, &info));
         DT_CHECK(asked <= info.max_positions, DT_ERR_ARG,
@@ -152,11 +153,10 @@ static dt_status settle_contexts(serving *s)
         m->context = asked > 0 ? asked : info.max_positions;
         if (all == 0 || gpu || m->context <= most) continue;
         DT_CHECK(asked == 0 && most >= LEAST_CONTEXT, DT_ERR_MEMORY,
-                 "model %s: %lld texts of %lld tokens need %s of caches; this machine has %s, of "
-                 "which weights take %s; give a smaller --context or --max-running",
-                 m->name, (long long)s->max_running, (long long)m->context,
-                 dti_bytes_text(m->cache_bytes * s->max_running * m->context, a),
-                 dti_bytes_text(all, b), dti_bytes_text(weights, c));
+                 "model %s: a text of %lld tokens needs %s of caches, which have %s here: this "
+                 "machine has %s; give a smaller --context",
+                 m->name, (long long)m->context, dti_bytes_text(m->cache_bytes * m->context, a),
+                 dti_bytes_text(pool, b), dti_bytes_text(all, c));
         m->context = most;
     }
     return DT_OK;
@@ -172,9 +172,10 @@ static void say_what_is_held(serving *s)
     for (int i = 0; i < s->args->serving.models.n; i++) {
         const wanted *m = &s->models[i];
         (void)fprintf(stderr,
-                      "model %s: texts of up to %lld tokens, %lld at once; caches of up to %s\n",
+                      "model %s: texts of up to %lld tokens, %lld at once; the longest takes %s of "
+                      "caches\n",
                       m->name, (long long)m->context, (long long)s->max_running,
-                      dti_bytes_text(m->cache_bytes * m->context * s->max_running, b));
+                      dti_bytes_text(m->cache_bytes * m->context, b));
     }
 }
 

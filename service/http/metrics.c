@@ -62,7 +62,7 @@ static void put_histogram(dti_buffer *b, const char *name, const dti_http_model 
 }
 
 /* Values of one model, in the order of the table below. */
-enum { N_VALUES = 13 };
+enum { N_VALUES = 21 };
 static void read_values(const dti_http_model *m, double values[N_VALUES])
 {
     const dti_http_metrics *t = &m->metrics;
@@ -83,6 +83,14 @@ static void read_values(const dti_http_model *m, double values[N_VALUES])
     values[n++] = (double)c.running;
     values[n++] = c.failed ? 0 : 1;
     values[n++] = (double)m->context;
+    values[n++] = (double)c.engine.blocks;
+    values[n++] = (double)c.engine.used_blocks;
+    values[n++] = (double)c.engine.kept_blocks;
+    values[n++] = (double)(c.engine.block_bytes * c.engine.blocks);
+    values[n++] = (double)c.engine.read_tokens;
+    values[n++] = (double)c.engine.found_tokens;
+    values[n++] = (double)c.engine.preemptions;
+    values[n++] = (double)c.engine.passes;
 }
 
 static const struct {
@@ -103,6 +111,14 @@ static const struct {
     { "requests_running", "Requests under way, now.", GAUGE },
     { "model_up", "1: the model answers; 0: it has failed.", GAUGE },
     { "context_tokens", "Longest text.", GAUGE },
+    { "cache_blocks", "Blocks of keys and values that texts share a pool of.", GAUGE },
+    { "cache_blocks_used", "Those that texts hold, now.", GAUGE },
+    { "cache_blocks_kept", "Those that are free, and found by texts that begin alike.", GAUGE },
+    { "cache_bytes", "Of the pool, on rank 0.", GAUGE },
+    { "prompt_tokens_read_total", "Tokens of prompts that were read.", COUNTER },
+    { "prompt_tokens_found_total", "Tokens of prompts found in blocks of other texts.", COUNTER },
+    { "preemptions_total", "Texts that gave their room back, to be read again.", COUNTER },
+    { "passes_total", "Passes that texts shared.", COUNTER },
 };
 
 static void put_models(dti_buffer *b, const dt_server *s)

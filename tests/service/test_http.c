@@ -281,6 +281,8 @@ DT_TEST(http, health_models_metrics_and_the_page_are_there)
                 "dtensor_requests_answered_total{model=\"small\"} 1\n",
                 "dtensor_generation_tokens_total{model=\"small\"} 3\n",
                 "dtensor_time_to_first_token_seconds_count{model=\"small\"} 1\n",
+                "dtensor_cache_blocks_used{model=\"small\"} 0\n",
+                "dtensor_prompt_tokens_read_total{model=\"small\"} ",
                 "dtensor_memory_bytes{rank=\"0\",kind=\"weights\"}", "text/plain");
     http_stop(&h);
 }
