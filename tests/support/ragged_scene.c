@@ -177,12 +177,20 @@ static dt_status fill_replica(scene *s, int64_t replica, pass_rows *p)
     return DT_OK;
 }
 
-/* Logits of all rows, of some in any order, or of none. */
+static bool is_done(const scene *s)
+{
+    for (int64_t i = 0; i < N; i++)
+        if (s->readers[i].done < s->readers[i].length) return false;
+    return true;
+}
+
+/* Logits of all rows, of some in any order, or of none: not in the last pass, or what fully sharded
+ * layers have begun to gather for the head would still be under way at the end. */
 static void choose_rows(scene *s, pass_rows *p)
 {
     const int64_t n = p->call.n_rows, how = draw(s, 8);
 
-    p->call.n_out = how == 0 ? 0 : how < 5 ? n : 1 + draw(s, n);
+    p->call.n_out = how == 0 && !is_done(s) ? 0 : how < 5 ? n : 1 + draw(s, n);
     for (int64_t i = 0; i < s->replicas * p->call.n_out; i++)
         p->out[i] = how < 4 ? (int32_t)(i % n) : (int32_t)draw(s, n + 1) - 1;
 }
@@ -239,13 +247,6 @@ static dt_status step(scene *s, int64_t *compared)
     logits = dti_ragged_pass(s->tape, s->m, s->pool, &p.call);
     DT_TRY(dt_tape_status(s->tape));
     return compare(s, &p, logits, compared);
-}
-
-static bool is_done(const scene *s)
-{
-    for (int64_t i = 0; i < N; i++)
-        if (s->readers[i].done < s->readers[i].length) return false;
-    return true;
 }
 
 static dt_status run_scene(scene *s)
