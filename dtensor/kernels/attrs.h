@@ -115,6 +115,13 @@ typedef struct dti_experts_attr {
     int64_t n_experts; /* of all ranks together */
 } dti_experts_attr;
 
+/* experts_packed: of gate and up, and of down, as dti_packed_attr. */
+typedef struct dti_experts_packed_attr {
+    int64_t n_experts; /* of all ranks together */
+    int32_t bits[2];
+    int64_t group[2];
+} dti_experts_packed_attr;
+
 /* Gradients of experts: which results are computed, bit r. Others keep what their memory held. */
 typedef struct dti_experts_backward_attr {
     int64_t n_experts; /* of all ranks together */

@@ -29,7 +29,7 @@ static dt_status make_key(const dt_op *op, const void *attr, int n, dt_tensor *c
     key->dtypes = ~(uint64_t)0;
     for (int i = 0; i < n; i++) {
         key->in[i] = in[i]->layout;
-        key->dtypes = key->dtypes << 8 | (uint64_t)in[i]->local.dtype;
+        key->dtypes = key->dtypes << 7 | (uint64_t)in[i]->local.dtype;
     }
     if (dti_op_key_bytes(op) > 0) memcpy(key->attr, attr, dti_op_key_bytes(op));
     return DT_OK;

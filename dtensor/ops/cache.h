@@ -16,7 +16,7 @@ typedef struct dti_op_key {
     uint32_t spread; /* as in dti_op_call */
     int64_t place;   /* of this rank in the mesh: with the layouts' grid it says the coordinates */
     const dt_layout *in[DT_OP_MAX_IN];
-    uint64_t dtypes; /* 8 bits per operand, 0xff for none */
+    uint64_t dtypes; /* 7 bits per operand, all ones for none */
     uint64_t attr[DT_OP_MAX_ATTR_BYTES / 8];
 } dti_op_key;
 

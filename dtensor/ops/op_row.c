@@ -80,6 +80,9 @@ static dt_status check_types(const dt_op *op, int n_in, int n_out)
              op->name, op->types);
     DT_CHECK((op->flags & DT_OP_VIEW) != 0 || op->cpu != NULL, DT_ERR_ARG,
              "operator %s has no CPU kernel", op->name);
+    DT_CHECK(op->backward == NULL || n_in <= 8, DT_ERR_ARG,
+             "operator %s has %d operands and a gradient, of which at most 8 can be kept", op->name,
+             n_in);
     DT_CHECK(strchr(end, 'F') == NULL || memchr(op->types, 'F', (size_t)n_in) != NULL, DT_ERR_ARG,
              "operator %s: a result of types \"%s\" is F, but no operand is", op->name, op->types);
     return DT_OK;

@@ -361,6 +361,20 @@ void dti_experts_work(const dt_op_shapes *call, dt_op_work *work)
     *work = (dt_op_work){ 2.0 * slots * (gate_up + down), bytes_of(call, 2, slots) };
 }
 
+/* Bytes of codes count as the operations that they are weights of. */
+void dti_experts_packed_work(const dt_op_shapes *call, dt_op_work *work)
+{
+    const dti_experts_packed_attr *attr = call->attr;
+    const dt_op_shape *gate_up = &call->in[3], *down = &call->in[3 + (call->n_in - 3) / 2];
+    const double held = (double)gate_up->extent[0];
+    const double slots =
+        elements(&call->in[2]) * (attr->n_experts > 0 ? held / (double)attr->n_experts : 0.0);
+    const double weights =
+        elements(gate_up) * (8 / attr->bits[0]) + elements(down) * (8 / attr->bits[1]);
+
+    *work = (dt_op_work){ held > 0 ? 2.0 * slots * weights / held : 0.0, bytes_of(call, 2, slots) };
+}
+
 /* Gate and up again, what reaches their product, dx, and where they are wanted dgate_up and
  * ddown. */
 void dti_experts_backward_work(const dt_op_shapes *call, dt_op_work *work)

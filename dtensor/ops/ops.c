@@ -198,6 +198,47 @@ dt_tensor *dt_experts(dt_tape *t, dt_tensor *x, dt_tensor *ids, dt_tensor *weigh
                     (dt_tensor *[]){ x, ids, weights, gate_up, down });
 }
 
+/* Bits and group follow from extents, as those of a linear layer do. */
+static void experts_form(const dt_packed_weight *w, int64_t n_in, int32_t *bits, int64_t *group)
+{
+    const bool known = w->codes != NULL && w->scales != NULL && w->codes->n_axes == 3 &&
+                       w->scales->n_axes == 3 && w->scales->shape[2] > 0;
+
+    *bits = known && w->codes->shape[2] < n_in ? 4 : 8;
+    *group = known ? n_in / w->scales->shape[2] : 1;
+}
+
+dt_tensor *dt_experts_packed(dt_tape *t, dt_tensor *x, dt_tensor *ids, dt_tensor *weights,
+                             const dt_packed_weight *gate_up, const dt_packed_weight *down)
+{
+    dt_tensor *in[DT_OP_MAX_IN] = { x, ids, weights };
+    dti_experts_packed_attr attr = { 0 };
+    int n = 3;
+    bool known;
+
+    if (gate_up == NULL || down == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "dt_experts_packed: gate_up or down is NULL");
+    if (gate_up->floats != down->floats || (gate_up->zeros != NULL) != (down->zeros != NULL))
+        return dt_tape_fail(t, DT_ERR_ARG,
+                            "dt_experts_packed: of gate, up and down all or none are floats, and "
+                            "have zero points");
+    known = x != NULL && x->n_axes > 0 && gate_up->codes != NULL && gate_up->codes->n_axes == 3;
+    if (known) attr.n_experts = gate_up->codes->shape[0];
+    experts_form(gate_up, known ? x->shape[x->n_axes - 1] : 1, &attr.bits[0], &attr.group[0]);
+    experts_form(down, known ? gate_up->codes->shape[1] / 2 : 1, &attr.bits[1], &attr.group[1]);
+    for (int i = 0; i < 2; i++) {
+        const dt_packed_weight *w = i == 0 ? gate_up : down;
+        in[n++] = w->codes;
+        in[n++] = w->scales;
+        if (w->zeros != NULL) in[n++] = w->zeros;
+    }
+    return dt_apply(t,
+                    gate_up->floats          ? &dti_op_experts_e4m3
+                    : gate_up->zeros != NULL ? &dti_op_experts_packed_zeros
+                                             : &dti_op_experts_packed,
+                    &attr, n, in);
+}
+
 /* Kernels see local rows: where the axis is cut they cannot count from its end. */
 static bool is_cut(const dt_tensor *x, int axis)
 {

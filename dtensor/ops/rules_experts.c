@@ -19,53 +19,102 @@ dt_status dti_route_ids_extents(dt_op_shapes *call)
     return DT_OK;
 }
 
-/* Operands of the forward call; dy comes before them on the way back. */
-enum { X, IDS, WEIGHTS, GATE_UP, DOWN, N_OPERANDS };
+/* Operands of the forward call; dy comes before them on the way back. Of packed weights gate and up
+ * are two operands or three, and so is down. */
+enum { X, IDS, WEIGHTS, GATE_UP, N_BEFORE = GATE_UP };
 
-static const dt_op_shape *shape_of(const dt_op_shapes *call, int operand)
+/* Where operands stand, and how many each weight is. */
+typedef struct operands {
+    int x, gate_up, down, each;
+    int64_t per[3]; /* inputs that an element of each of down's is for */
+} operands;
+
+static operands plain_operands(int n)
 {
-    return &call->in[call->n_in - N_OPERANDS + operand];
+    return (operands){ n - N_BEFORE - 2, n - 2, n - 1, 1, { 1, 1, 1 } };
 }
 
-static int number_of(const dti_op_call *call, int operand)
+static operands packed_operands(int n, const dti_experts_packed_attr *attr)
 {
-    return call->n - N_OPERANDS + operand;
+    const int each = (n - N_BEFORE) / 2;
+
+    return (operands){
+        X, GATE_UP, GATE_UP + each, each, { 8 / attr->bits[1], attr->group[1], attr->group[1] }
+    };
+}
+
+static dt_status check_halves(const dt_op_shapes *call, int64_t rows, int64_t columns)
+{
+    DT_CHECK(rows == 2 * columns, DT_ERR_SHAPE,
+             "%s: gate and up have %lld rows together, but down has %lld columns: twice as many "
+             "are needed",
+             call->op->name, (long long)rows, (long long)columns);
+    return DT_OK;
 }
 
 /* gate_up [e, 2 f, d], down [e, d, f] */
 dt_status dti_experts_extents(dt_op_shapes *call)
 {
-    const int64_t *gate_up = shape_of(call, GATE_UP)->extent, *down = shape_of(call, DOWN)->extent;
+    const operands at = plain_operands(call->n_in);
 
-    DT_CHECK(
-        gate_up[1] == 2 * down[2], DT_ERR_SHAPE,
-        "%s: gate and up have %lld rows together, but down has %lld columns: twice as many are "
-        "needed",
-        call->op->name, (long long)gate_up[1], (long long)down[2]);
+    DT_TRY(check_halves(call, call->in[at.gate_up].extent[1], call->in[at.down].extent[2]));
+    return DT_OK;
+}
+
+/* The same as codes, scales and zero points. */
+dt_status dti_experts_packed_extents(dt_op_shapes *call)
+{
+    const dti_experts_packed_attr *attr = call->attr;
+    const operands at = packed_operands(call->n_in, attr);
+    const int64_t d = call->in[X].extent[call->in[X].n_axes - 1];
+    const int64_t rows = call->in[at.gate_up].extent[1];
+
+    DT_TRY(dti_packed_extents(call, at.gate_up, d, attr->bits[0], attr->group[0]));
+    DT_TRY(check_halves(call, rows, call->in[at.down].extent[2] * (8 / attr->bits[1])));
+    DT_TRY(dti_packed_extents(call, at.down, rows / 2, attr->bits[1], attr->group[1]));
     return DT_OK;
 }
 
 /* Are the rows of gate_up cut as the columns of down are, gate and up each on its own? */
-static bool parts_meet(const dti_op_call *call, const dt_placement *gate_up,
+static bool parts_meet(const dti_op_call *call, const operands *at, const dt_placement *gate_up,
                        const dt_placement *down)
 {
-    const int64_t f = call->in[number_of(call, DOWN)]->shape[2];
+    const int64_t f = call->in[at->gate_up]->shape[1] / 2;
 
     return gate_up->axis == 1 && down->axis == 2 && gate_up->n_blocks == 2 &&
-           gate_up->blocks[0] == f && gate_up->units == NULL && gate_up->unit == down->unit &&
-           gate_up->replicas == 1 && down->replicas == 1 && down->n_blocks == 0 &&
-           down->n_offsets == 0;
+           gate_up->blocks[0] == f && gate_up->units == NULL &&
+           gate_up->unit == down->unit * at->per[0] && gate_up->replicas == 1 &&
+           down->replicas == 1 && down->n_blocks == 0 && down->n_offsets == 0;
+}
+
+/* Are all operands of a weight cut where the first one is, and down's between groups? */
+static bool all_alike(const dti_op_call *call, const operands *at, int m)
+{
+    for (int i = 1; i < at->each; i++) {
+        const dt_placement *gate_up = &call->in_place[at->gate_up][m];
+        const dt_placement *other = &call->in_place[at->gate_up + i][m];
+        const dt_placement *p = &call->in_place[at->down + i][m];
+        dt_placement down = call->in_place[at->down][m];
+        if (other->kind != gate_up->kind || other->axis != gate_up->axis ||
+            !dti_placement_same_cut(other, gate_up))
+            return false;
+        if (down.axis == 2 && down.unit * at->per[0] % at->per[i] != 0) return false;
+        if (down.axis == 2) down.unit = down.unit * at->per[0] / at->per[i];
+        if (p->kind != down.kind || p->axis != down.axis || !dti_placement_same_cut(p, &down))
+            return false;
+    }
+    return true;
 }
 
 /* On a mesh dim that cuts the weights. */
-static dt_status cut_weights(dti_op_call *call, int m)
+static dt_status cut_weights(dti_op_call *call, const operands *at, int m)
 {
-    const dt_placement *gate_up = &call->in_place[number_of(call, GATE_UP)][m];
-    const dt_placement *down = &call->in_place[number_of(call, DOWN)][m];
+    const dt_placement *gate_up = &call->in_place[at->gate_up][m];
+    const dt_placement *down = &call->in_place[at->down][m];
     char one[DTI_PLACEMENT_BYTES], two[DTI_PLACEMENT_BYTES];
     bool meet = gate_up->kind == DT_PLACE_SHARD && down->kind == DT_PLACE_SHARD;
 
-    for (int i = 0; i <= number_of(call, WEIGHTS); i++)
+    for (int i = 0; i < at->gate_up; i++)
         if (call->in_place[i][m].kind != DT_PLACE_REPLICATE)
             return dti_op_clash(call, m, "operand %d is %s and experts are cut too", i,
                                 dti_placement_words(&call->in_place[i][m], one));
@@ -73,13 +122,18 @@ static dt_status cut_weights(dti_op_call *call, int m)
         meet = down->axis == 0 && gate_up->replicas == 1 && gate_up->n_blocks == 0 &&
                dti_placement_same_cut(gate_up, down);
     else
-        meet = meet && parts_meet(call, gate_up, down);
+        meet = meet && parts_meet(call, at, gate_up, down);
     if (!meet)
         return dti_op_clash(
             call, m,
             "gate and up are %s and down is %s: experts are cut as a whole, or gate "
             "and up block by block as the columns of down",
             dti_placement_words(gate_up, one), dti_placement_words(down, two));
+    if (!all_alike(call, at, m))
+        return dti_op_clash(call, m,
+                            "gate and up are %s and down is %s, but their scales are cut "
+                            "elsewhere: codes and scales are cut alike, between groups",
+                            dti_placement_words(gate_up, one), dti_placement_words(down, two));
     if (call->result >= 2) { /* gradients of gate and up, of down */
         call->out_place[m] = call->result == 2 ? *gate_up : *down;
         return DT_OK;
@@ -90,19 +144,41 @@ static dt_status cut_weights(dti_op_call *call, int m)
 }
 
 /* A sum passes in dy alone, of which gradients are linear. */
-static dt_status shard_dim(dti_op_call *call, int m)
+static dt_status shard_one(dti_op_call *call, const operands *at, int m)
 {
-    for (int i = number_of(call, X); i < call->n; i++)
+    bool cut = false;
+
+    for (int i = at->x; i < call->n; i++) {
+        const dt_place_kind kind = call->in_place[i][m].kind;
         if (dti_has(call->in[i]->layout->partial_dims, m) &&
-            (call->in_place[i][m].kind == DT_PLACE_PARTIAL || dti_has(call->terms, m)))
+            (kind == DT_PLACE_PARTIAL || dti_has(call->terms, m)))
             return dti_op_clash(call, m, "operand %d is Partial and must be reduced", i);
-    if (call->in_place[number_of(call, GATE_UP)][m].kind == DT_PLACE_SHARD ||
-        call->in_place[number_of(call, DOWN)][m].kind == DT_PLACE_SHARD)
-        return cut_weights(call, m);
+        cut = cut || (i >= at->gate_up && kind == DT_PLACE_SHARD);
+    }
+    if (cut) return cut_weights(call, at, m);
     return dti_shard_letters_dim(call, m);
+}
+
+static dt_status shard_plain(dti_op_call *call, int m)
+{
+    const operands at = plain_operands(call->n);
+
+    return shard_one(call, &at, m);
+}
+
+static dt_status shard_packed(dti_op_call *call, int m)
+{
+    const operands at = packed_operands(call->n, call->attr);
+
+    return shard_one(call, &at, m);
 }
 
 dt_status dti_experts_shard(dti_op_call *call)
 {
-    return dti_shard_dims(call, shard_dim);
+    return dti_shard_dims(call, shard_plain);
+}
+
+dt_status dti_experts_packed_shard(dti_op_call *call)
+{
+    return dti_shard_dims(call, shard_packed);
 }

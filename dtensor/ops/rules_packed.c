@@ -8,23 +8,31 @@
 
 enum { X, CODES, SCALES, ZEROS };
 
+dt_status dti_packed_extents(const dt_op_shapes *call, int codes, int64_t n_in, int bits,
+                             int64_t group)
+{
+    const int last = call->in[codes].n_axes - 1;
+    const int64_t bytes = call->in[codes].extent[last], scales = call->in[codes + 1].extent[last];
+
+    DT_CHECK(bits == 4 || bits == 8, DT_ERR_ARG, "%s: codes of %d bits, not 4 or 8", call->op->name,
+             bits);
+    DT_CHECK(group >= 16 && (group & (group - 1)) == 0, DT_ERR_SHAPE,
+             "%s: groups of %lld inputs; a power of two from 16 on is needed", call->op->name,
+             (long long)group);
+    DT_CHECK(n_in % group == 0 && bytes == n_in / 8 * bits && scales == n_in / group, DT_ERR_SHAPE,
+             "%s: %lld inputs have %lld bytes of codes of %d bits and %lld scales, one for %lld",
+             call->op->name, (long long)n_in, (long long)bytes, bits, (long long)scales,
+             (long long)group);
+    return DT_OK;
+}
+
 /* x [..., i], codes [o, i bits / 8], scales and zeros [o, i / group] */
 dt_status dti_linear_packed_extents(dt_op_shapes *call)
 {
     const dti_packed_attr *attr = call->attr;
-    const int64_t n_in = call->in[X].extent[call->in[X].n_axes - 1];
 
-    DT_CHECK(attr->bits == 4 || attr->bits == 8, DT_ERR_ARG, "%s: codes of %d bits, not 4 or 8",
-             call->op->name, (int)attr->bits);
-    DT_CHECK(attr->group >= 16 && (attr->group & (attr->group - 1)) == 0, DT_ERR_SHAPE,
-             "%s: groups of %lld inputs; a power of two from 16 on is needed", call->op->name,
-             (long long)attr->group);
-    DT_CHECK(n_in % attr->group == 0 && call->in[CODES].extent[1] == n_in / 8 * attr->bits &&
-                 call->in[SCALES].extent[1] == n_in / attr->group,
-             DT_ERR_SHAPE,
-             "%s: %lld inputs have %lld bytes of codes of %d bits and %lld scales, one for %lld",
-             call->op->name, (long long)n_in, (long long)call->in[CODES].extent[1], (int)attr->bits,
-             (long long)call->in[SCALES].extent[1], (long long)attr->group);
+    DT_TRY(dti_packed_extents(call, CODES, call->in[X].extent[call->in[X].n_axes - 1], attr->bits,
+                              attr->group));
     return DT_OK;
 }
 

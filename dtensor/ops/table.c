@@ -203,6 +203,12 @@ ROW(route_ids,   "...[e] -> ...k",            "F>i", EXTENTS(route_ids),   route
 ROW(route_weights, "...[e], ...[k] -> ...[k]", "Fi>F", AXES,               route_weights, 0,                  ATTR(route), "4 ...e" GRADIENT(route_weights, IN(0) | IN(1)))
 ROW(experts,     "...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d]",
                                               "FiFFF>F", RULES(experts, experts), experts, ANY,               ATTR(experts), WORK(experts) GRADIENT(experts, OPERANDS))
+ROW(experts_packed, "...[d], ...[k], ...[k], eo[j], eo[g], e[d]p, e[d]q -> ...[d]",
+                                              "FiFbxbx>F", RULES(experts_packed, experts_packed), experts_packed, ANY, ATTR(experts_packed), WORK(experts_packed))
+ROW(experts_packed_zeros, "...[d], ...[k], ...[k], eo[j], eo[g], eo[g], e[d]p, e[d]q, e[d]q -> ...[d]",
+                                              "FiFbxbbxb>F", RULES(experts_packed, experts_packed), experts_packed, ANY, ATTR(experts_packed), WORK(experts_packed))
+ROW(experts_e4m3, "...[d], ...[k], ...[k], eo[j], eo[g], e[d]p, e[d]q -> ...[d]",
+                                              "FiFbxbx>F", RULES(experts_packed, experts_packed), experts_e4m3, ANY, ATTR(experts_packed), WORK(experts_packed))
 /* axes */
 ROW(reshape,     "... -> ...",                "d>d", RULES(view, view),    none,       ANY | VIEW,            ATTR(view),  "0" GRADIENT(reshape, NOTHING))
 ROW(permute,     "... -> ...",                "d>d", RULES(permute, permute), permute, ANY | LINEAR,          ATTR(permute), "0" GRADIENT(permute, NOTHING))
@@ -352,6 +358,9 @@ const dt_op *const dti_op_table[] = {
     &dti_op_route_ids,
     &dti_op_route_weights,
     &dti_op_experts,
+    &dti_op_experts_packed,
+    &dti_op_experts_packed_zeros,
+    &dti_op_experts_e4m3,
     &dti_op_reshape,
     &dti_op_permute,
     &dti_op_concat_2,

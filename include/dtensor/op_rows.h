@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 enum {
-    DT_OP_MAX_IN = 8,
+    DT_OP_MAX_IN = 9,
     DT_OP_MAX_OUT = 4,
     DT_OP_MAX_ATTR_BYTES = 40,
     DT_OP_MAX_VALUE_BYTES = 128 /* of attributes that no rule looks at: DT_OP_VALUE_ATTR */
@@ -77,7 +77,7 @@ typedef struct dt_op_work {
 struct dti_op_call; /* what rules of the library see; dtensor/ops/op_rules.h */
 struct dt_node;     /* a call that was recorded; <dtensor/gradients.h> */
 
-#define DT_OP_KEEPS_IN(i)   (1u << (i))
+#define DT_OP_KEEPS_IN(i)   (1u << (i)) /* i below 8: rows with more have no gradient */
 #define DT_OP_KEEPS_OUT(r)  (256u << (r))
 #define DT_OP_KEEPS_CROSS   65536u  /* an operand serves the others' gradients alone */
 #define DT_OP_KEEPS_WHOLE   131072u /* nothing: the backward takes no gradient that is terms */

@@ -132,6 +132,20 @@ DT_API dt_tensor *dt_route_weights(dt_tape *tape, dt_tensor *logits, dt_tensor *
 DT_API dt_tensor *dt_experts(dt_tape *tape, dt_tensor *x, dt_tensor *ids, dt_tensor *weights,
                              dt_tensor *gate_up, dt_tensor *down);
 
+/* A weight of few bits, as the operands of dt_linear_packed(); floats: as dt_linear_e4m3(). */
+typedef struct dt_packed_weight {
+    dt_tensor *codes, *scales, *zeros; /* zeros may be NULL */
+    bool floats;
+} dt_packed_weight;
+
+/* The same with experts of packed weights, each of which has an axis of experts before its own: of
+ * gate_up codes [e, 2 f, d bits / 8] and scales [e, 2 f, d / group], of down [e, d, ...] for f
+ * inputs, in bits and groups of its own. Both are floats or neither, both have zero points or
+ * neither. All operands of a weight are cut alike, columns of down between groups. Inference only:
+ * no gradient passes. */
+DT_API dt_tensor *dt_experts_packed(dt_tape *tape, dt_tensor *x, dt_tensor *ids, dt_tensor *weights,
+                                    const dt_packed_weight *gate_up, const dt_packed_weight *down);
+
 /* x [..., t, ...] any dtype -> [..., count, ...]: rows begin .. begin + count - 1 of one axis;
  * negative axis and begin count from the end. A cut of that axis leaves Partial(sum) of one exact
  * term: each rank gives the rows that it holds, zeros for others. Of a packed axis the rows are one

@@ -253,11 +253,12 @@ DT_TEST(rows, every_row_has_a_case)
 {
     /* kv_write and kv_write_paged change their operand, argmax_id and top_k take keys, top_k_keys
      * gives more of them on more ranks, attention that is trained has several results, attention
-     * over blocks with a bias or sinks has too many placements: all have tests of their own. */
+     * over blocks with a bias or sinks has too many placements, and so have packed experts: all
+     * have tests of their own. */
     static const dt_op *const others[] = { &dti_op_kv_write, &dti_op_kv_write_paged,
                                            &dti_op_argmax_id, &dti_op_top_k_keys, &dti_op_top_k };
     static const char *const several[] = { "attention_lse", "attention_backward",
-                                           "attention_paged_" };
+                                           "attention_paged_", "experts_packed", "experts_e4m3" };
 
     for (int i = 0; i < dti_op_table_size; i++) {
         bool found = false;
@@ -286,7 +287,7 @@ DT_TEST(rows, malformed_letters_are_refused_where_they_go_wrong)
     DT_ASSERT_STATUS(dti_letters_parse("aB -> a", &letters), DT_ERR_ARG,
                      "letter from a to z is expected at \"B");
     DT_ASSERT_STATUS(dti_letters_parse("a[b -> a", &letters), DT_ERR_ARG, "']'");
-    DT_ASSERT_STATUS(dti_letters_parse("a, b, c, d, e, f, g, h, i -> a", &letters), DT_ERR_ARG,
+    DT_ASSERT_STATUS(dti_letters_parse("a, b, c, d, e, f, g, h, i, j -> a", &letters), DT_ERR_ARG,
                      "operands");
     DT_ASSERT_STATUS(dti_letters_parse("a -> a b", &letters), DT_ERR_ARG, "nothing is expected");
 }

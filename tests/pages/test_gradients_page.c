@@ -19,7 +19,8 @@ static const char *const no_backward[] = {
     "kv_write_paged", "attention_paged", "attention_paged_bias", "attention_paged_sinks",
     "attention_paged_bias_sinks",
     /* weights of few bits, which nobody trains */
-    "linear_packed", "linear_packed_zeros", "linear_e4m3"
+    "linear_packed", "linear_packed_zeros", "linear_e4m3", "experts_packed", "experts_packed_zeros",
+    "experts_e4m3"
 };
 
 static bool is_listed(const char *name)

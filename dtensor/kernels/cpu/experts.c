@@ -5,7 +5,8 @@
  *   y[t] = sum over slots s of weights[t, s] down_e (silu(gate_e x[t]) up_e x[t]), e = ids[t, s]
  *
  * Tokens are gathered by expert, so that each expert's weights are read once and its products are
- * those of linear.c. Sums over slots are f32, in the order of experts; y is rounded once. */
+ * those of linear.c, or of packed.c. Sums over slots are f32, in the order of experts; y is rounded
+ * once. */
 #include "dtensor/kernels/cpu/experts.h"
 
 #include <math.h>
@@ -195,8 +196,18 @@ void dti_slots_sort(dti_slots *s, void *memory)
 
 /* --- experts ---------------------------------------------------------------------------------- */
 
+/* A product's weights: operands [e, ...], one, or codes and what belongs to them; and how those are
+ * packed. */
+typedef struct expert_weight {
+    const dt_local *part;
+    int n_parts;
+    dti_packed_attr packing;
+    dt_kernel kernel;
+} expert_weight;
+
 typedef struct experts_job {
     const dt_kargs *a;
+    expert_weight gate_up, down;
     const dti_row_ops *rows; /* of the model's dtype */
     dti_slots slots;
     int64_t d, f;
@@ -247,29 +258,41 @@ static void add_share(void *arg, int worker, int n_workers)
     }
 }
 
-/* y = x w^T of one expert's tokens. */
-static dt_status multiply(const experts_job *j, dt_local w, void *x, void *y, dt_dtype y_dtype)
+/* y [n, n_out] = x w^T of one expert's tokens, x [n, n_in]. */
+static dt_status multiply(const experts_job *j, const expert_weight *w, int64_t e,
+                          const dt_local *x, const dt_local *y)
 {
-    const dt_local in[2] = { dti_matrix(x, w.dtype, j->n, w.shape[1]), w };
-    dt_local out = dti_matrix(y, y_dtype, j->n, w.shape[0]);
+    dt_local in[4] = { *x }, out = *y;
+    dti_packed_attr attr = w->packing;
 
-    DT_TRY(dti_linear_cpu(
-        &(dt_kargs){ .in = in, .out = &out, .cpu = j->a->cpu, .n_in = 2, .n_out = 1 }));
+    attr.dtype = y->dtype;
+    for (int i = 0; i < w->n_parts; i++) in[1 + i] = dti_expert_matrix(&w->part[i], e);
+    DT_TRY(w->kernel(&(dt_kargs){ .in = in,
+                                  .out = &out,
+                                  .attr = &attr,
+                                  .cpu = j->a->cpu,
+                                  .n_in = 1 + w->n_parts,
+                                  .n_out = 1 }));
     return DT_OK;
 }
 
 static dt_status run_expert(experts_job *j, int64_t e)
 {
-    const dt_local *gate_up = &j->a->in[3], *down = &j->a->in[4];
+    const dt_dtype dtype = j->a->in[0].dtype;
     const dti_cpu *cpu = j->a->cpu;
+    dt_local x, h, up, z;
 
     j->order = j->slots.order + j->slots.begin[e];
     j->n = j->slots.begin[e + 1] - j->slots.begin[e];
     if (j->n == 0) return DT_OK;
+    x = dti_matrix(j->x, dtype, j->n, j->d);
+    h = dti_matrix(j->h, dtype, j->n, 2 * j->f);
+    up = dti_matrix(j->up, dtype, j->n, j->f);
+    z = dti_matrix(j->z, DT_F32, j->n, j->d);
     dti_cpu_run(cpu, 2 * j->n * j->d * j->bytes, gather_share, j);
-    DT_TRY(multiply(j, dti_expert_matrix(gate_up, e), j->x, j->h, gate_up->dtype));
+    DT_TRY(multiply(j, &j->gate_up, e, &x, &h));
     dti_cpu_run(cpu, 3 * j->n * j->f * j->bytes, gate_share, j);
-    DT_TRY(multiply(j, dti_expert_matrix(down, e), j->up, j->z, DT_F32));
+    DT_TRY(multiply(j, &j->down, e, &up, &z));
     dti_cpu_run(cpu, 3 * j->n * j->d * (int64_t)sizeof(float), add_share, j);
     return DT_OK;
 }
@@ -299,28 +322,66 @@ static dt_status make_room(experts_job *j, bool sums)
     return DT_OK;
 }
 
+static dt_status run(experts_job *j, const char *op, int64_t n_experts)
+{
+    const dt_kargs *a = j->a;
+    const dt_local *x = &a->in[0], *gate_up = j->gate_up.part, *y = &a->out[0];
+    const dti_row_ops *out_rows;
+
+    j->d = x->shape[x->n_axes - 1];
+    j->bytes = (int64_t)dt_dtype_size(x->dtype);
+    DT_TRY(dti_cpu_rows(a->cpu, op, x, &j->rows));
+    DT_TRY(dti_cpu_rows(a->cpu, op, y, &out_rows));
+    DT_CHECK(gate_up->shape[1] == 2 * j->f, DT_ERR_INTERNAL,
+             "%s: %lld rows of gate and up here, %lld columns of down", op,
+             (long long)gate_up->shape[1], (long long)j->f);
+    DT_TRY(dti_slots_open(&j->slots, a->cpu, &a->in[1], gate_up, n_experts));
+    DT_TRY(make_room(j, y->dtype != DT_F32));
+    memset(j->sums, 0, (size_t)(j->slots.n_tokens * j->d) * sizeof(float));
+    for (int64_t e = 0; e < j->slots.n_experts; e++) DT_TRY(run_expert(j, e));
+    if (y->dtype != DT_F32) out_rows->store(y->data, j->sums, j->slots.n_tokens * j->d);
+    return DT_OK;
+}
+
 /* x [..., d] F, ids [..., k] i32 (global; those of other ranks' experts add nothing), weights
  * [..., k] F, gate_up [E, 2 f, d] F with gate before up, down [E, d, f] F -> [..., d], F or f32. A
  * token names an expert once. experts_attr. */
 dt_status dti_experts_cpu(const dt_kargs *a)
 {
-    const dt_local *x = &a->in[0], *gate_up = &a->in[3], *y = &a->out[0];
     experts_job j = { .a = a,
-                      .d = x->shape[x->n_axes - 1],
-                      .f = a->in[4].shape[2],
-                      .bytes = (int64_t)dt_dtype_size(x->dtype) };
-    const dti_row_ops *out_rows;
+                      .gate_up = { &a->in[3], 1, { 0 }, dti_linear_cpu },
+                      .down = { &a->in[4], 1, { 0 }, dti_linear_cpu },
+                      .f = a->in[4].shape[2] };
 
-    DT_TRY(dti_cpu_rows(a->cpu, "experts", x, &j.rows));
-    DT_TRY(dti_cpu_rows(a->cpu, "experts", y, &out_rows));
-    DT_CHECK(gate_up->shape[1] == 2 * j.f, DT_ERR_INTERNAL,
-             "experts: %lld rows of gate and up here, %lld columns of down",
-             (long long)gate_up->shape[1], (long long)j.f);
-    DT_TRY(dti_slots_open(&j.slots, a->cpu, &a->in[1], gate_up,
-                          ((const dti_experts_attr *)a->attr)->n_experts));
-    DT_TRY(make_room(&j, y->dtype != DT_F32));
-    memset(j.sums, 0, (size_t)(j.slots.n_tokens * j.d) * sizeof(float));
-    for (int64_t e = 0; e < j.slots.n_experts; e++) DT_TRY(run_expert(&j, e));
-    if (y->dtype != DT_F32) out_rows->store(y->data, j.sums, j.slots.n_tokens * j.d);
+    DT_TRY(run(&j, "experts", ((const dti_experts_attr *)a->attr)->n_experts));
+    return DT_OK;
+}
+
+/* The same of codes, scales and maybe zero points, first those of gate_up. experts_packed_attr. */
+static dt_status run_packed(const dt_kargs *a, const char *op, dt_kernel kernel)
+{
+    const dti_experts_packed_attr *attr = a->attr;
+    const int each = (a->n_in - 3) / 2;
+    const dt_local *down = &a->in[3 + each];
+    experts_job j = { .a = a, .f = down->shape[2] * (8 / attr->bits[1]) };
+
+    j.gate_up = (expert_weight){
+        &a->in[3], each, { .bits = attr->bits[0], .group = attr->group[0] }, kernel
+    };
+    j.down =
+        (expert_weight){ down, each, { .bits = attr->bits[1], .group = attr->group[1] }, kernel };
+    DT_TRY(run(&j, op, attr->n_experts));
+    return DT_OK;
+}
+
+dt_status dti_experts_packed_cpu(const dt_kargs *a)
+{
+    DT_TRY(run_packed(a, "experts_packed", dti_linear_packed_cpu));
+    return DT_OK;
+}
+
+dt_status dti_experts_e4m3_cpu(const dt_kargs *a)
+{
+    DT_TRY(run_packed(a, "experts_e4m3", dti_linear_e4m3_cpu));
     return DT_OK;
 }
