@@ -13,11 +13,32 @@ static dt_tensor *refuse(dt_tape *t, const dt_layer *layer, const char *why)
     return dt_tape_fail(t, DT_ERR_ARG, "dt_layer_experts: %s %s", layer->name, why);
 }
 
+static dt_packed_weight packed_weight(dt_tape *t, const dt_layer *layer)
+{
+    const int zeros = dti_packed_param(layer, DT_PACKED_ZEROS);
+
+    return (dt_packed_weight){ dt_layer_use(t, layer, dti_packed_param(layer, DT_PACKED_CODES)),
+                               dt_layer_use(t, layer, dti_packed_param(layer, DT_PACKED_SCALES)),
+                               zeros >= 0 ? dt_layer_use(t, layer, zeros) : NULL,
+                               layer->spec.packing.floats };
+}
+
+/* The weights as they are used: plain ones are codes alone. */
+static void use_weights(dt_tape *t, const dt_layer *const halves[2], bool packed,
+                        dt_packed_weight out[2])
+{
+    for (int i = 0; i < 2; i++)
+        out[i] = packed
+                     ? packed_weight(t, halves[i])
+                     : (dt_packed_weight){ .codes = dt_layer_use(t, halves[i], DT_PARAM_WEIGHT) };
+}
+
 dt_tensor *dt_layer_experts(dt_tape *t, const dt_layer *point, const dt_layer *gate_up,
                             const dt_layer *down, dt_tensor *x, dt_tensor *ids, dt_tensor *weights)
 {
     const dt_layer *halves[] = { gate_up, down };
-    dt_tensor *gate, *back;
+    dt_packed_weight w[2];
+    bool packed;
 
     if (dt_tape_status(t) != DT_OK) return NULL;
     if (point == NULL || gate_up == NULL || down == NULL)
@@ -25,14 +46,18 @@ dt_tensor *dt_layer_experts(dt_tape *t, const dt_layer *point, const dt_layer *g
     for (int i = 0; i < 2; i++)
         if (!dti_kind_is(halves[i]->spec.kind, "experts"))
             return refuse(t, halves[i], "is no experts");
+    packed = dti_kind_is(gate_up->spec.kind, "experts_packed");
+    if (packed != dti_kind_is(down->spec.kind, "experts_packed"))
+        return refuse(t, down, "is packed and its gate and up are not, or the other way round");
     dt_scope_begin(t, point->name);
-    gate = dt_layer_use(t, gate_up, DT_PARAM_WEIGHT);
-    back = dt_layer_use(t, down, DT_PARAM_WEIGHT);
+    use_weights(t, halves, packed, w);
     x = dt_layer_enter(t, point, x);
     if (point->forward != NULL)
         x = dti_layer_compute(t, point, x);
+    else if (packed)
+        x = dt_experts_packed(t, x, ids, weights, &w[0], &w[1]);
     else
-        x = dt_experts(t, x, ids, weights, gate, back);
+        x = dt_experts(t, x, ids, weights, w[0].codes, w[1].codes);
     return dt_scope_end(t, dt_layer_leave(t, point, x));
 }
 

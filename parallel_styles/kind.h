@@ -51,10 +51,12 @@ bool dti_kind_is_matrix(const dt_layer_kind *kind);
 
 uint32_t dti_spec_params(const dt_layer_spec *spec); /* bit p: it has parameter p */
 
-/* Packed weights (spec.c): inputs that an element of a parameter's last axis is for, the weight as
- * a linear layer would have it, and whether there can be one. */
+/* Packed weights (spec.c): inputs that an element of a parameter's last axis is for, the weight
+ * that these codes are of as a layer of plain ones would have it, the number of a layer's parameter
+ * that is that part (-1: it has none), and whether there can be one. */
 int64_t dti_packed_inputs(dt_packed packed, const dt_packing *packing);
-dt_param_info dti_spec_plain(const dt_layer_spec *spec);
+dt_param_info dti_param_plain(const dt_param_info *codes);
+int dti_packed_param(const dt_layer *layer, dt_packed part);
 dt_status dti_check_packing(const dt_layer_spec *spec) DT_MUST_USE;
 
 /* The dtype of a parameter in a model of dtype `model`: codes and zero points are u8. */

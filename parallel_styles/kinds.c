@@ -155,8 +155,34 @@ const dt_layer_kind dt_experts_kind = {
     .check = check_experts,
 };
 
-const dt_layer_kind *const dti_kinds[] = { &dt_point_kind,       &dt_linear_kind,
-                                           &dt_embedding_kind,   &dt_rms_norm_kind,
-                                           &dt_rms_norm_1p_kind, &dt_layer_norm_kind,
-                                           &dt_experts_kind,     &dt_linear_packed_kind };
+static dt_status check_packed_experts(const dt_layer_spec *spec)
+{
+    DT_TRY(check_experts(spec));
+    DT_TRY(dti_check_packing(spec));
+    DT_CHECK(spec->packing.form == DT_PACKED_PLAIN || spec->parts[0] != NULL, DT_ERR_ARG,
+             "%s has no names for its parts: files have packed experts one by one", spec->name);
+    return DT_OK;
+}
+
+const dt_layer_kind dt_experts_packed_kind = {
+    .name = "experts_packed",
+    .words = "a layer of packed experts",
+    .like = &dt_experts_kind,
+    .axes = "oie",
+    .params = { { "weight_packed", "eoi", .frozen = true, .packed = DT_PACKED_CODES },
+                { "weight_scale", "eoi", .frozen = true, .packed = DT_PACKED_SCALES },
+                { "weight_zero_point", "eoi", .optional = true, .frozen = true,
+                  .packed = DT_PACKED_ZEROS } },
+    .picks = 'e',
+    .rows = 'i',
+    .cost = "2 oi", /* for each row and expert */
+    .run_by = "dt_layer_experts()",
+    .check = check_packed_experts,
+};
+
+const dt_layer_kind *const dti_kinds[] = { &dt_point_kind,         &dt_linear_kind,
+                                           &dt_embedding_kind,     &dt_rms_norm_kind,
+                                           &dt_rms_norm_1p_kind,   &dt_layer_norm_kind,
+                                           &dt_experts_kind,       &dt_linear_packed_kind,
+                                           &dt_experts_packed_kind };
 const int dti_n_kinds = (int)DT_COUNT(dti_kinds);

@@ -249,7 +249,8 @@ static dt_status cut_copies(dt_layer *layer, int param, const dt_param_info *inf
     int64_t shape[DT_PARAM_MAX_AXES];
 
     for (int a = 0; a < info->n_axes; a++)
-        shape[a] = info->packed != DT_PACKED_NOT && a == 1 ? 1 : info->axis[a].extent;
+        shape[a] =
+            info->packed != DT_PACKED_NOT && a == info->n_axes - 1 ? 1 : info->axis[a].extent;
     layer->whole[param] = l;
     if (param == DT_PARAM_WEIGHT) DT_TRY(dti_tiles_choose(layer));
     for (int m = 0; m < dt_mesh_n_dims(layer->mesh); m++)

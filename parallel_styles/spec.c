@@ -41,11 +41,11 @@ int64_t dti_packed_inputs(dt_packed packed, const dt_packing *packing)
 static void count_packed(dt_param_info *info)
 {
     const int64_t per = dti_packed_inputs(info->packed, &info->packing);
+    const int last = info->n_axes - 1;
 
-    if (info->axis[1].unit != DT_UNIT_ROW) info->heads.head_dim /= per;
-    info->axis[1].extent /= per;
-    info->step[1] /= per;
-    info->reversed = false;
+    if (info->axis[last].unit != DT_UNIT_ROW) info->heads.head_dim /= per;
+    info->axis[last].extent /= per;
+    info->step[last] /= per;
 }
 
 dt_param_info dt_spec_param(const dt_layer_spec *spec, int param)
@@ -79,18 +79,29 @@ dt_param_info dt_spec_param(const dt_layer_spec *spec, int param)
     }
     info.packed = own->packed;
     info.packing = spec->packing;
-    if (own->packed != DT_PACKED_NOT && info.n_axes == 2) count_packed(&info);
+    if (own->packed != DT_PACKED_NOT && info.n_axes >= 2) count_packed(&info);
     return info;
 }
 
-dt_param_info dti_spec_plain(const dt_layer_spec *spec)
+dt_param_info dti_param_plain(const dt_param_info *info)
 {
-    dt_layer_spec plain = *spec;
+    dt_param_info plain = *info;
+    const int last = info->n_axes - 1;
+    const int64_t per = dti_packed_inputs(info->packed, &info->packing);
 
-    plain.kind = &dt_linear_kind;
-    plain.with = NULL;
-    plain.packing = (dt_packing){ 0 };
-    return dt_spec_param(&plain, DT_PARAM_WEIGHT);
+    plain.name = "weight";
+    plain.bare = dti_kind_is(info->kind, "experts");
+    plain.axis[last].extent *= per;
+    plain.step[last] *= per;
+    plain.packed = DT_PACKED_NOT;
+    return plain;
+}
+
+int dti_packed_param(const dt_layer *layer, dt_packed part)
+{
+    for (int p = 0; p < dt_layer_n_params(layer); p++)
+        if (dt_layer_param_info(layer, p).packed == part) return p;
+    return -1;
 }
 
 dt_dtype dti_param_dtype(const dt_param_info *info, dt_dtype model)

@@ -10,86 +10,49 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
-#include "dtensor/create.h"
-#include "dtensor/kernels/kernel.h"
+#include "base/numbers.h"
 #include "files/checkpoint.h"
-#include "parallel_styles/kind.h"
-#include "placements/layout.h"
 #include "weights/packed_params.h"
 
-/* A tensor of the file, as far as this rank needs it. */
+/* A part of a tensor, rows behind each other. */
 typedef struct side {
-    dt_tensor *x;
-    dti_host host;
+    int64_t row, column; /* of the whole, where it begins */
+    int64_t columns;
+    void *data;
 } side;
 
-/* How it lies beside codes: cut as they are, elements of four of their bytes; in their rows, with
- * all columns; its rows the inputs that codes have, with all columns; all of it. */
-typedef enum how { AS_WORDS, IN_ROWS, BY_INPUTS, WHOLE } how;
-
-static dt_status side_layout(const dti_packed_layer *l, int n_axes, how as, const dt_layout **out)
+/* Rows and columns of a tensor, which stand the other way round in a `turned` one; freed with
+ * dti_free(). One that has a single element has it for all. */
+static dt_status open_side(const dti_packed_box *b, const dti_param_tensor *t, dt_dtype dtype,
+                           bool turned, dt_rows rows, dt_rows columns, side *out)
 {
-    const dt_tensor *codes = l->part[DTI_PACKED_CODES];
-    dt_placement place[DT_MAX_DIMS];
-    const int n = dt_layout_placements(dt_tensor_layout(codes), place);
-
-    for (int m = 0; m < n; m++) {
-        dt_placement *p = &place[m];
-        const bool inputs = p->kind == DT_PLACE_SHARD && p->axis == 1;
-        if (as == WHOLE || (as == IN_ROWS && inputs) || (as == BY_INPUTS && !inputs))
-            *p = DT_REPLICATE;
-        if (as == AS_WORDS && inputs) p->unit /= 4;
-        if (as != BY_INPUTS || !inputs) continue;
-        p->unit *= 8 / l->packing.bits;
-        p->axis = 0;
-    }
-    DT_TRY(dt_layout_get(dt_tensor_mesh(codes), n_axes, place, NULL, out));
-    return DT_OK;
-}
-
-/* With `turned` the file's axes stand the other way round. */
-static dt_status open_side(const dti_packed_layer *l, const dti_packed_source *from,
-                           const dti_param_tensor *t, dt_dtype dtype, how as, bool turned,
-                           side *out)
-{
-    const dti_st_entry *e = t->entry;
-    const int64_t shape[] = { turned ? e->shape[1] : e->shape[0],
-                              turned ? e->shape[0] : e->shape[1] };
-    const dt_layout *layout;
+    const int r = turned ? 1 : 0;
+    dti_st_box box = { .begin = { 0 } };
     dt_status st;
 
-    DT_TRY(side_layout(l, e->n_axes, as, &layout));
-    DT_TRY(dti_tensor_create_exact(dt_tensor_mesh(l->part[DTI_PACKED_CODES]), layout, dtype,
-                                   e->n_axes == 2 ? shape : e->shape, &out->x));
-    st = dti_host_open(out->x, DTI_HOST_WRITES, &out->host);
-    if (st == DT_OK) {
-        st = dti_read_param(from->ckpt, t, turned, &out->host, from->stage);
-        if (st != DT_OK) st = dti_host_close(&out->host, st);
+    *out = (side){ rows.begin, columns.begin, columns.end - columns.begin, NULL };
+    box.begin[r] = rows.begin;
+    box.end[r] = rows.end;
+    box.stride[r] = out->columns;
+    box.begin[1 - r] = columns.begin;
+    box.end[1 - r] = columns.end;
+    box.stride[1 - r] = 1;
+    for (int a = 0; a < t->entry->n_axes && t->single; a++) {
+        box.begin[a] = 0;
+        box.end[a] = 1;
     }
-    if (st != DT_OK) dt_tensor_release(&out->x);
+    DT_TRY(dti_alloc_array((size_t)((rows.end - rows.begin) * out->columns), dt_dtype_size(dtype),
+                           &out->data));
+    st = dti_ckpt_read_strided(b->from->ckpt, t->entry->name, &box, dtype, b->from->stage,
+                               out->data);
+    if (st != DT_OK) dti_free(out->data);
     return st;
 }
 
-static dt_status close_side(side *s, dt_status st)
+/* What `every` rows or columns have one of. */
+static dt_rows each_of(int64_t begin, int64_t n, int64_t every)
 {
-    st = dti_host_close(&s->host, st);
-    dt_tensor_release(&s->x);
-    return st;
-}
-
-/* The rows of the whole that this rank has. */
-static void global_rows(const dti_packed_layer *l, int64_t *rows)
-{
-    const dt_tensor *x = l->part[DTI_PACKED_CODES];
-    int coord[DT_MAX_DIMS];
-    int64_t n = 0;
-    dti_runs runs;
-
-    for (int m = 0; m < dt_mesh_n_dims(dt_tensor_mesh(x)); m++)
-        coord[m] = dt_mesh_coord(dt_tensor_mesh(x), m);
-    dti_layout_axis_runs(dt_tensor_layout(x), 0, dt_tensor_extent(x, 0), coord, &runs);
-    for (int r = 0; r < runs.n; r++)
-        for (int64_t row = runs.run[r].begin; row < runs.run[r].end; row++) rows[n++] = row;
+    return (dt_rows){ begin / every, (begin + n - 1) / every + 1 };
 }
 
 /* --- codes ------------------------------------------------------------------------------------ */
@@ -102,47 +65,62 @@ static unsigned awq_code(uint32_t word, int64_t row)
     return word >> (4 * awq_place[row % 8]) & 15u;
 }
 
-static void unpack_awq(const dti_packed_layer *l, const dt_local *words, const int64_t *rows)
+static dt_status read_awq(const dti_packed_box *b, const dti_param_tensor *t)
 {
-    const dt_local *codes = &l->host[DTI_PACKED_CODES].local;
-    const int64_t n_in = words->shape[0], columns = words->shape[1];
+    const dt_rows inputs = { b->input, b->input + b->n_inputs };
+    side s;
 
-    for (int64_t o = 0; o < codes->shape[0]; o++)
-        for (int64_t i = 0; i < n_in; i += 2) {
-            const uint32_t *at = (const uint32_t *)words->data + i * columns + rows[o] / 8;
-            ((uint8_t *)codes->data)[(o * n_in + i) / 2] =
-                (uint8_t)(awq_code(at[0], rows[o]) | awq_code(at[columns], rows[o]) << 4);
+    DT_TRY(open_side(b, t, DT_I32, false, inputs, each_of(b->row, b->n_rows, 8), &s));
+    for (int64_t o = 0; o < b->n_rows; o++)
+        for (int64_t i = 0; i < b->n_inputs; i += 2) {
+            const int64_t row = b->row + o;
+            const uint32_t *at = (const uint32_t *)s.data + i * s.columns + row / 8 - s.column;
+            b->codes[o * b->codes_step + i / 2] =
+                (uint8_t)(awq_code(at[0], row) | awq_code(at[s.columns], row) << 4);
         }
+    dti_free(s.data);
+    return DT_OK;
 }
 
-static dt_status read_words(const dti_packed_layer *l, const dti_packed_source *from,
-                            const int64_t *rows)
+/* Words or bytes of inputs that lie as they do here, or turned, straight into place. */
+static dt_status read_in_place(const dti_packed_box *b, const dti_param_tensor *t, dt_dtype dtype,
+                               int64_t per, bool turned)
 {
-    const dt_local *codes = &l->host[DTI_PACKED_CODES].local;
-    const bool awq = l->packing.form == DT_PACKED_AWQ;
-    const bool turned = !awq && l->packing.form != DT_PACKED_WORDS;
-    const int64_t n = dti_local_count(codes);
-    side words;
+    const int r = turned ? 1 : 0;
+    dti_st_box box = { .begin = { 0 } };
 
-    DT_TRY(open_side(l, from, from->codes, DT_I32, awq ? BY_INPUTS : AS_WORDS, turned, &words));
-    if (awq && n > 0) unpack_awq(l, &words.host.local, rows);
-    if (!awq && n > 0) memcpy(codes->data, words.host.local.data, (size_t)n);
-    return close_side(&words, DT_OK);
+    box.begin[r] = b->row;
+    box.end[r] = b->row + b->n_rows;
+    box.stride[r] = b->codes_step / (int64_t)dt_dtype_size(dtype);
+    box.begin[1 - r] = b->input / per;
+    box.end[1 - r] = (b->input + b->n_inputs) / per;
+    box.stride[1 - r] = 1;
+    return dti_ckpt_read_strided(b->from->ckpt, t->entry->name, &box, dtype, b->from->stage,
+                                 b->codes);
 }
 
 /* Bytes with a sign become such without, as words have them; floats stay. */
-static dt_status read_bytes(dti_packed_layer *l, const dti_packed_source *from)
+static dt_status read_bytes(const dti_packed_box *b, const dti_param_tensor *t)
 {
-    dti_host *codes = &l->host[DTI_PACKED_CODES];
-    const int64_t n = dti_local_count(&codes->local);
-    uint8_t *bytes = codes->local.data;
-
-    DT_TRY(dti_read_param(from->ckpt, from->codes, false, codes, from->stage));
-    for (int64_t i = 0; i < n && !l->packing.floats; i++) bytes[i] ^= 0x80u;
-    for (int64_t i = 0; i < n && l->packing.floats; i++)
-        DT_CHECK((bytes[i] & 0x7fu) != 0x7fu, DT_ERR_FORMAT,
-                 "tensor \"%s\": one of its floats of 8 bits is no number", from->codes->name);
+    DT_TRY(read_in_place(b, t, DT_U8, 1, false));
+    for (int64_t o = 0; o < b->n_rows; o++) {
+        uint8_t *bytes = b->codes + o * b->codes_step;
+        for (int64_t i = 0; i < b->n_inputs && !b->packing->floats; i++) bytes[i] ^= 0x80u;
+        for (int64_t i = 0; i < b->n_inputs && b->packing->floats; i++)
+            DT_CHECK((bytes[i] & 0x7fu) != 0x7fu, DT_ERR_FORMAT,
+                     "tensor \"%s\": one of its floats of 8 bits is no number", t->name);
+    }
     return DT_OK;
+}
+
+static dt_status read_codes(const dti_packed_box *b)
+{
+    const dti_param_tensor *t = dti_packed_tensor(b, DT_PACKED_CODES);
+    const dt_packed_form form = b->packing->form;
+
+    if (form == DT_PACKED_AWQ) return read_awq(b, t);
+    if (form == DT_PACKED_BYTES || b->packing->floats) return read_bytes(b, t);
+    return read_in_place(b, t, DT_I32, 32 / b->packing->bits, form != DT_PACKED_WORDS);
 }
 
 /* Groups of inputs that follow each other alone are what layers have. */
@@ -166,100 +144,109 @@ dt_status dti_check_input_groups(const dti_ckpt *ckpt, const dti_param_tensor *t
     return st;
 }
 
-/* --- scales and zero points ------------------------------------------------------------------- */
-
-/* The column of the file that this rank's group g has. */
-static int64_t column_of(const dti_packed_layer *l, int64_t g)
+static dt_status check_order(const dti_packed_box *b)
 {
-    const dt_packing *p = &l->packing;
-    const int64_t first = l->host[DTI_PACKED_CODES].local.offset[1] * (8 / p->bits);
-
-    return (first + g * p->group) / (p->file_group > 0 ? p->file_group : p->group);
+    for (size_t i = 0; i < b->from->n; i++) {
+        const dti_param_tensor *t = &b->from->tensors[i];
+        if (t->input_group > 0 && (t->whole || (t->expert == b->expert && t->first == b->first)))
+            DT_TRY(dti_check_input_groups(b->from->ckpt, t, b->from->stage));
+    }
+    return DT_OK;
 }
 
-static dt_status spread_scales(const dti_packed_layer *l, const dt_local *from, const char *name,
-                               const int64_t *rows)
-{
-    const dt_local *to = &l->host[DTI_PACKED_SCALES].local;
-    const int64_t every = l->packing.file_rows, columns = from->n_axes == 2 ? from->shape[1] : 1;
+/* --- scales and zero points ------------------------------------------------------------------- */
 
-    for (int64_t o = 0; o < to->shape[0]; o++)
-        for (int64_t g = 0; g < to->shape[1]; g++) {
-            const int64_t row = every > 1 ? rows[o] / every : o;
-            const float s = dti_load_f32(from->data, from->dtype, row * columns + column_of(l, g));
-            DT_CHECK(isfinite(s), DT_ERR_FORMAT, "tensor \"%s\": a scale is %f, no number", name,
-                     (double)s);
-            dti_store_f32(to->data, to->dtype, o * to->shape[1] + g, s);
+static int64_t file_group(const dt_packing *p)
+{
+    return p->file_group > 0 ? p->file_group : p->group;
+}
+
+static dt_rows box_groups(const dti_packed_box *b)
+{
+    return each_of(b->input, b->n_inputs, file_group(b->packing));
+}
+
+/* The file's group that group g of the box is part of. */
+static int64_t column_of(const dti_packed_box *b, int64_t g)
+{
+    return (b->input + g * b->packing->group) / file_group(b->packing);
+}
+
+static dt_status spread_scales(const dti_packed_box *b, const side *s, const char *name)
+{
+    const int64_t every = dti_max(b->packing->file_rows, 1);
+
+    for (int64_t o = 0; o < b->n_rows; o++)
+        for (int64_t g = 0; g < b->n_inputs / b->packing->group; g++) {
+            const int64_t row = (b->row + o) / every - s->row;
+            const float v = dti_load_f32(s->data, b->scales_dtype,
+                                         row * s->columns + column_of(b, g) - s->column);
+            DT_CHECK(isfinite(v), DT_ERR_FORMAT, "tensor \"%s\": a scale is %f, no number", name,
+                     (double)v);
+            dti_store_f32(b->scales, b->scales_dtype, o * b->groups_step + g, v);
         }
     return DT_OK;
 }
 
-static dt_status read_scales(const dti_packed_layer *l, const dti_packed_source *from,
-                             const int64_t *rows)
+static dt_status read_scales(const dti_packed_box *b)
 {
-    const bool blocks = l->packing.file_rows > 1, turned = l->packing.form >= DT_PACKED_GPTQ;
-    const dt_dtype dtype = l->host[DTI_PACKED_SCALES].local.dtype;
+    const dti_param_tensor *t = dti_packed_tensor(b, DT_PACKED_SCALES);
+    const dt_rows rows = each_of(b->row, b->n_rows, dti_max(b->packing->file_rows, 1));
+    dt_status st;
     side s;
 
-    DT_TRY(open_side(l, from, from->scales, dtype, blocks ? WHOLE : IN_ROWS, turned, &s));
-    return close_side(&s, spread_scales(l, &s.host.local, from->scales->name, rows));
+    DT_TRY(open_side(b, t, b->scales_dtype, b->packing->form >= DT_PACKED_GPTQ, rows, box_groups(b),
+                     &s));
+    st = spread_scales(b, &s, t->name);
+    dti_free(s.data);
+    return st;
 }
 
-/* The zero point of a row in a column: in words of neighbouring outputs, or bytes with a sign. */
-static unsigned zero_of(const dt_packing *p, const dt_local *from, int64_t o, int64_t row,
-                        int64_t column)
+/* How a format has zero points: so many rows in an element, the low bits first; turned; plus one,
+ * or with a sign, which is to be changed. */
+static unsigned zero_in(const dt_packing *p, const side *s, int64_t at, int64_t row)
 {
-    const int64_t per = 32 / p->bits;
-    const unsigned most = (1u << p->bits) - 1;
-    const uint32_t *words = from->data;
+    const unsigned most = (1u << p->bits) - 1, shift = (unsigned)(row % (32 / p->bits) * p->bits);
 
     switch (p->form) {
     case DT_PACKED_WORDS:
-        return words[row / per * from->shape[1] + column] >> (row % per * p->bits) & most;
-    case DT_PACKED_GPTQ:
-        return ((words[column * from->shape[1] + row / per] >> (row % per * p->bits)) + 1u) & most;
     case DT_PACKED_GPTQ_V2:
-        return words[column * from->shape[1] + row / per] >> (row % per * p->bits) & most;
+        return ((const uint32_t *)s->data)[at] >> shift & most;
+    case DT_PACKED_GPTQ:
+        return ((((const uint32_t *)s->data)[at] >> shift) + 1u) & most;
     case DT_PACKED_AWQ:
-        return awq_code(words[column * from->shape[1] + row / 8], row);
+        return awq_code(((const uint32_t *)s->data)[at], row);
     default:
-        return ((const uint8_t *)from->data)[o * from->shape[1] + column] ^ 0x80u;
+        return ((const uint8_t *)s->data)[at] ^ 0x80u;
     }
 }
 
-static dt_status read_zeros(const dti_packed_layer *l, const dti_packed_source *from,
-                            const int64_t *rows)
+static dt_status read_zeros(const dti_packed_box *b)
 {
-    const dt_local *to = &l->host[DTI_PACKED_ZEROS].local;
-    const bool bytes = l->packing.form == DT_PACKED_BYTES;
+    const dt_packing *p = b->packing;
+    const bool bytes = p->form == DT_PACKED_BYTES;
+    const int64_t per = bytes ? 1 : 32 / p->bits;
     side s;
 
-    if (l->part[DTI_PACKED_ZEROS] == NULL) return DT_OK;
-    DT_TRY(open_side(l, from, from->zeros, bytes ? DT_U8 : DT_I32, bytes ? IN_ROWS : WHOLE, false,
+    if (b->zeros == NULL) return DT_OK;
+    DT_TRY(open_side(b, dti_packed_tensor(b, DT_PACKED_ZEROS), bytes ? DT_U8 : DT_I32,
+                     p->form >= DT_PACKED_GPTQ, each_of(b->row, b->n_rows, per), box_groups(b),
                      &s));
-    for (int64_t o = 0; o < to->shape[0]; o++)
-        for (int64_t g = 0; g < to->shape[1]; g++)
-            ((uint8_t *)to->data)[o * to->shape[1] + g] =
-                (uint8_t)zero_of(&l->packing, &s.host.local, o, rows[o], column_of(l, g));
-    return close_side(&s, DT_OK);
+    for (int64_t o = 0; o < b->n_rows; o++)
+        for (int64_t g = 0; g < b->n_inputs / p->group; g++) {
+            const int64_t row = b->row + o;
+            const int64_t at = (row / per - s.row) * s.columns + column_of(b, g) - s.column;
+            b->zeros[o * b->groups_step + g] = (uint8_t)zero_in(p, &s, at, row);
+        }
+    dti_free(s.data);
+    return DT_OK;
 }
 
-dt_status dti_packed_from_files(dti_packed_layer *l, const dti_packed_source *from)
+dt_status dti_packed_from_files(const dti_packed_box *b)
 {
-    const bool bytes = l->packing.form == DT_PACKED_BYTES || l->packing.floats;
-    const int64_t n = l->host[DTI_PACKED_CODES].local.shape[0];
-    int64_t *rows;
-    dt_status st = DT_OK;
-
-    DT_TRY(dti_alloc_array((size_t)n + 1, sizeof *rows, (void **)&rows));
-    global_rows(l, rows);
-    if (from->order != NULL)
-        DT_TRY_TO(done, st, dti_check_input_groups(from->ckpt, from->order, from->stage));
-    st = bytes ? read_bytes(l, from) : read_words(l, from, rows);
-    DT_TRY_TO(done, st, st);
-    DT_TRY_TO(done, st, read_scales(l, from, rows));
-    DT_TRY_TO(done, st, read_zeros(l, from, rows));
-done:
-    dti_free(rows);
-    return st;
+    DT_TRY(check_order(b));
+    DT_TRY(read_codes(b));
+    DT_TRY(read_scales(b));
+    DT_TRY(read_zeros(b));
+    return DT_OK;
 }

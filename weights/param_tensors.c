@@ -39,6 +39,15 @@ static const dti_st_entry *find_name(const dti_ckpt *ckpt, const dt_spelling *sp
     return e;
 }
 
+void dti_spell(const dt_spelling *spellings, const char *name, char *to, size_t bytes)
+{
+    char other[SPELLED_BYTES];
+
+    (void)snprintf(to, bytes, "%s", name);
+    for (const dt_spelling *s = spellings; s != NULL && s->ours != NULL; s++)
+        if (s->ours[0] == '.' && respell(s, to, other)) (void)snprintf(to, bytes, "%s", other);
+}
+
 const dti_st_entry *dti_find_param(const dti_ckpt *ckpt, const dt_spelling *spellings,
                                    const char *layer, const char *param)
 {
@@ -48,37 +57,71 @@ const dti_st_entry *dti_find_param(const dti_ckpt *ckpt, const dt_spelling *spel
     return find_name(ckpt, spellings, name);
 }
 
+/* A matrix of a file: of a linear layer, or one that an expert has for a block. */
+typedef struct matrix {
+    int64_t expert, first, rows; /* `rows` of the layer's outputs, from `first` on */
+    int block;                   /* -1: of a linear layer */
+} matrix;
+
 /* "model.layers.0.mlp.experts.3.gate_proj.weight" of layer "model.layers.0.mlp.experts.gate_up" */
-static void part_name(const dt_param_info *info, int64_t expert, int block, char name[NAME_BYTES])
+static void matrix_name(const dt_param_info *info, const matrix *m, const char *param,
+                        char name[NAME_BYTES])
 {
     const char *last = strrchr(info->layer, '.');
 
-    (void)snprintf(name, NAME_BYTES, "%.*s%lld.%s.weight",
-                   last != NULL ? (int)(last + 1 - info->layer) : 0, info->layer, (long long)expert,
-                   info->parts[block]);
+    if (m->block < 0)
+        (void)snprintf(name, NAME_BYTES, "%s.%s", info->layer, param);
+    else
+        (void)snprintf(name, NAME_BYTES, "%.*s%lld.%s.%s",
+                       last != NULL ? (int)(last + 1 - info->layer) : 0, info->layer,
+                       (long long)m->expert, info->parts[m->block], param);
+}
+
+/* The k-th matrix of a layer, of experts the blocks of one after the other; false: there are not so
+ * many. */
+static bool matrix_at(const dt_param_info *info, int64_t k, matrix *m)
+{
+    const int64_t n = info->n_axes == 3 && info->parts[1] != NULL ? 2 : 1;
+    const dt_axis_blocks *blocks = &info->blocks[1];
+
+    if (info->n_axes < 3) {
+        *m = (matrix){ 0, 0, info->axis[0].extent, -1 };
+        return k == 0;
+    }
+    *m = (matrix){ .expert = k / n, .rows = info->axis[1].extent, .block = (int)(k % n) };
+    if (blocks->n > 0) m->rows = blocks->block[m->block].extent;
+    if (m->block > 0) m->first = blocks->block[0].extent;
+    return m->expert < info->axis[0].extent;
+}
+
+bool dti_expert_tensor(const dt_param_info *info, const char *param, int64_t k, char *name,
+                       size_t bytes, dti_param_tensor *t)
+{
+    char text[NAME_BYTES];
+    matrix m;
+
+    if (!matrix_at(info, k, &m)) return false;
+    matrix_name(info, &m, param, text);
+    (void)snprintf(name, bytes, "%s", text);
+    *t = (dti_param_tensor){ .name = name,
+                             .n_axes = 2,
+                             .shape = { m.rows, info->axis[2].extent },
+                             .n_weights = -1,
+                             .expert = m.expert,
+                             .first = m.first };
+    return true;
 }
 
 /* One tensor per expert and block. */
 static dt_status each_part(const dti_ckpt *ckpt, const dt_spelling *spellings,
                            const dt_param_info *info, dti_tensor_fn fn, void *arg)
 {
-    for (int64_t e = 0; e < info->axis[0].extent; e++) {
-        int64_t first = 0;
-        for (int b = 0; b < 2 && info->parts[b] != NULL; b++) {
-            const int64_t n =
-                info->blocks[1].n > 0 ? info->blocks[1].block[b].extent : info->axis[1].extent;
-            char name[NAME_BYTES];
-            dti_param_tensor t = {
-                .name = name, .n_weights = -1, .whole = false, .expert = e, .first = first
-            };
-            t.n_axes = 2;
-            t.shape[0] = n;
-            t.shape[1] = info->axis[2].extent;
-            part_name(info, e, b, name);
-            t.entry = find_name(ckpt, spellings, name);
-            DT_TRY(fn(arg, &t));
-            first += n;
-        }
+    char name[NAME_BYTES];
+    dti_param_tensor t;
+
+    for (int64_t k = 0; dti_expert_tensor(info, "weight", k, name, sizeof name, &t); k++) {
+        t.entry = find_name(ckpt, spellings, name);
+        DT_TRY(fn(arg, &t));
     }
     return DT_OK;
 }
@@ -98,11 +141,11 @@ static const struct {
 
 /* Words hold neighbouring inputs of one output, or the other way round; scales and zero points of
  * words stand with groups before outputs where codes do so with inputs. */
-static void packed_shape(const dt_param_info *info, int64_t shape[2])
+static void packed_shape(const dt_param_info *info, int64_t rows, int64_t shape[2])
 {
     const dt_packing *p = &info->packing;
-    const int64_t rows = info->axis[0].extent, every = p->file_rows > 0 ? p->file_rows : 1;
-    const int64_t n_in = info->axis[1].extent * dti_packed_inputs(info->packed, p);
+    const int64_t every = p->file_rows > 0 ? p->file_rows : 1;
+    const int64_t n_in = dti_param_plain(info).axis[info->n_axes - 1].extent;
     const int64_t group = p->file_group > 0 ? p->file_group : p->group;
     const int64_t groups = (n_in + group - 1) / group, words = n_in / (32 / p->bits);
     const int64_t row_words = (rows * p->bits + 31) / 32;
@@ -120,34 +163,52 @@ static void packed_shape(const dt_param_info *info, int64_t shape[2])
                                             : n_in;
 }
 
-/* The tensors of a part of a packed weight. */
-static dt_status packed_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
-                               const dt_param_info *info, dti_tensor_fn fn, void *arg)
+/* The tensors of a part of one packed matrix. */
+static dt_status packed_matrix(const dti_ckpt *ckpt, const dt_spelling *spellings,
+                               const dt_param_info *info, const matrix *m, dti_tensor_fn fn,
+                               void *arg)
 {
     const dt_packing *p = &info->packing;
     const bool codes = info->packed == DT_PACKED_CODES, zeros = info->packed == DT_PACKED_ZEROS;
-    dti_param_tensor t = { .whole = true, .n_axes = 2 };
+    const int64_t n_in = dti_param_plain(info).axis[info->n_axes - 1].extent;
+    dti_param_tensor t = { .whole = m->block < 0,
+                           .expert = m->expert,
+                           .first = m->first,
+                           .part = info->packed,
+                           .n_axes = 2 };
     char name[NAME_BYTES];
 
-    (void)snprintf(name, sizeof name, "%s.%s", info->layer,
-                   codes   ? forms[p->form].codes
-                   : zeros ? forms[p->form].zeros
-                           : forms[p->form].scales);
+    matrix_name(info, m,
+                codes   ? forms[p->form].codes
+                : zeros ? forms[p->form].zeros
+                        : forms[p->form].scales,
+                name);
     t.name = name;
     t.entry = find_name(ckpt, spellings, name);
     t.dtype = codes ? forms[p->form].codes_dtype : zeros ? forms[p->form].zeros_dtype : NULL;
-    packed_shape(info, t.shape);
+    packed_shape(info, m->rows, t.shape);
     t.single = !codes && t.shape[0] == 1 && t.shape[1] == 1;
-    if (codes) t.n_weights = info->axis[0].extent * info->axis[1].extent * (8 / p->bits);
+    if (codes) t.n_weights = m->rows * n_in;
     DT_TRY(fn(arg, &t));
     if (!codes || (p->form != DT_PACKED_GPTQ && p->form != DT_PACKED_GPTQ_V2)) return DT_OK;
-    (void)snprintf(name, sizeof name, "%s.g_idx", info->layer); /* which group an input is of */
+    matrix_name(info, m, "g_idx", name); /* which group an input is of */
     t.entry = find_name(ckpt, spellings, name);
+    t.part = DT_PACKED_NOT;
     t.n_axes = 1;
-    t.shape[0] = info->axis[1].extent * (8 / p->bits);
+    t.shape[0] = n_in;
     t.n_weights = 0;
     t.input_group = p->file_group;
     if (t.entry != NULL || ckpt == NULL) DT_TRY(fn(arg, &t));
+    return DT_OK;
+}
+
+static dt_status packed_tensors(const dti_ckpt *ckpt, const dt_spelling *spellings,
+                                const dt_param_info *info, dti_tensor_fn fn, void *arg)
+{
+    matrix m;
+
+    for (int64_t k = 0; matrix_at(info, k, &m); k++)
+        DT_TRY(packed_matrix(ckpt, spellings, info, &m, fn, arg));
     return DT_OK;
 }
 
@@ -156,15 +217,14 @@ dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
 {
     const int n = info->n_axes;
     dti_param_tensor t = { .n_weights = -1, .whole = true, .n_axes = n };
-    dt_param_info plain = *info;
+    dt_param_info plain;
     char name[NAME_BYTES];
 
     if (info->packed != DT_PACKED_NOT && info->packing.form != DT_PACKED_PLAIN)
-        return packed_tensor(ckpt, spellings, info, fn, arg);
+        return packed_tensors(ckpt, spellings, info, fn, arg);
     if (info->packed != DT_PACKED_NOT) { /* made of the weight */
         if (info->packed != DT_PACKED_CODES) return DT_OK;
-        plain.name = "weight";
-        plain.axis[1].extent *= dti_packed_inputs(info->packed, &info->packing);
+        plain = dti_param_plain(info);
         info = &plain;
     }
     (void)dti_param_tensor_name(info, name, sizeof name);

@@ -32,6 +32,7 @@ typedef struct dti_param_tensor {
     bool whole;          /* it is the parameter; otherwise rows `first` .. of one expert's weight */
     int64_t expert;
     int64_t first;
+    dt_packed part; /* of a packed weight */
 } dti_param_tensor;
 
 typedef dt_status (*dti_tensor_fn)(void *arg, const dti_param_tensor *tensor);
@@ -41,6 +42,15 @@ typedef dt_status (*dti_tensor_fn)(void *arg, const dti_param_tensor *tensor);
  * lacks. Without a checkpoint (NULL) all are missing. */
 dt_status dti_each_tensor(const struct dti_ckpt *ckpt, const dt_spelling *spellings,
                           const dt_param_info *info, dti_tensor_fn fn, void *arg) DT_MUST_USE;
+
+/* Of a layer of experts whose parts have names the k-th tensor `param` ("weight"), of one expert
+ * and block after the other, with the shape of a plain weight's; false: there are not so many.
+ * `name` gets its name. */
+bool dti_expert_tensor(const dt_param_info *info, const char *param, int64_t k, char *name,
+                       size_t bytes, dti_param_tensor *t);
+
+/* A name of ours as the architecture's files have it, as far as spellings of middles say so. */
+void dti_spell(const dt_spelling *spellings, const char *name, char *to, size_t bytes);
 
 /* The name of a parameter's own tensor, like snprintf: "a.weight"; experts have none of "weight".
  */

@@ -99,19 +99,13 @@ static dt_status read_values(loader *l, const dt_param_info *info, dt_tensor *x)
 /* Codes, and what belongs to them: the layer gets all of it or nothing. */
 static dt_status load_packed(loader *l, dt_layer *layer, dt_dtype dtype)
 {
-    const size_t codes = l->n_tensors;
-    dti_packed_source source = { .ckpt = l->from->ckpt, .stage = &l->stage };
-
     for (int p = 0; p < dt_layer_n_params(layer); p++) { /* behind the codes */
         const dt_param_info info = dt_layer_param_info(layer, p);
         if (info.packed == DT_PACKED_SCALES || info.packed == DT_PACKED_ZEROS)
             DT_TRY(dti_each_tensor(l->from->ckpt, l->from->spellings, &info, add_tensor, l));
     }
-    source.codes = &l->tensors[0];
-    source.order = codes > 1 ? &l->tensors[1] : NULL;
-    source.scales = l->n_tensors > codes ? &l->tensors[codes] : NULL;
-    source.zeros = l->n_tensors > codes + 1 ? &l->tensors[codes + 1] : NULL;
-    DT_TRY(dti_read_packed(layer, &source, dtype));
+    DT_TRY(dti_read_packed(
+        layer, &(dti_packed_source){ l->from->ckpt, &l->stage, l->tensors, l->n_tensors }, dtype));
     say_progress(l);
     return DT_OK;
 }

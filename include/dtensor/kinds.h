@@ -32,9 +32,9 @@ enum {
 /* What a parameter begins with where neither a file nor a rule of dt_layers_init() says more. */
 typedef enum dt_begins { DT_BEGINS_RANDOM, DT_BEGINS_ONES, DT_BEGINS_ZEROS } dt_begins;
 
-/* Weights of few bits: what a parameter of two axes has of one, of which the last counts inputs.
- * Codes, as many of them to an element as a byte holds; scales and zero points, one for each group
- * of inputs. Codes and zero points are u8 in every model. */
+/* Weights of few bits: what a parameter has of one, whose last axis counts inputs. Codes, as many
+ * of them to an element as a byte holds; scales and zero points, one for each group of inputs.
+ * Codes and zero points are u8 in every model. */
 typedef enum dt_packed {
     DT_PACKED_NOT,
     DT_PACKED_CODES,
@@ -101,11 +101,13 @@ DT_API extern const dt_layer_kind dt_point_kind;     /* a place where values may
 DT_API extern const dt_layer_kind dt_linear_kind;    /* weight oi, bias o if there is one */
 DT_API extern const dt_layer_kind dt_embedding_kind; /* weight vd */
 DT_API extern const dt_layer_kind dt_rms_norm_kind;  /* weight d */
-DT_API extern const dt_layer_kind dt_rms_norm_1p_kind;   /* the same, multiplies by 1 + weight */
-DT_API extern const dt_layer_kind dt_layer_norm_kind;    /* weight d, bias d */
-DT_API extern const dt_layer_kind dt_experts_kind;       /* weight eoi; axes of a spec: o, i, e */
-DT_API extern const dt_layer_kind dt_linear_packed_kind; /* weight_packed oi, bias o, weight_scale
+DT_API extern const dt_layer_kind dt_rms_norm_1p_kind;    /* the same, multiplies by 1 + weight */
+DT_API extern const dt_layer_kind dt_layer_norm_kind;     /* weight d, bias d */
+DT_API extern const dt_layer_kind dt_experts_kind;        /* weight eoi; axes of a spec: o, i, e */
+DT_API extern const dt_layer_kind dt_linear_packed_kind;  /* weight_packed oi, bias o, weight_scale
                                                           * oi, weight_zero_point oi */
+DT_API extern const dt_layer_kind dt_experts_packed_kind; /* weight_packed eoi, weight_scale eoi,
+                                                           * weight_zero_point eoi */
 
 /**
  * Makes a kind known by its name. Not needed for a kind that specs point to.
