@@ -11,7 +11,8 @@ dt_status dt_model_save(dt_model *m, const char *dir, const dt_save_options *opt
     DT_CHECK(m->arch->text_config == NULL, DT_ERR_UNSUPPORTED,
              "a %s model is only the text part of its checkpoint: saving it would lose the rest",
              m->arch->model_type);
-    DT_TRY(dti_layers_write(m->layers, dir, m->folder, m->beside, m->info.dtype, options));
+    DT_TRY(dti_layers_write(m->layers, dir, m->folder, m->beside, m->info.dtype, m->arch->spellings,
+                            options));
     return DT_OK;
 }
 

@@ -12,6 +12,7 @@ dt_status dti_save_add(dti_saver *s, const char *name, dt_dtype dtype, const dti
 {
     const int64_t per = v->words ? (int64_t)dt_dtype_size(dtype) : 1;
     const int n = dt_tensor_n_axes(v->x);
+    char spelled[DTI_SAVE_TENSOR_BYTES];
     dti_st_spec *spec;
 
     DT_TRY(dti_grow((void **)&s->specs, &s->n_specs_room, s->n + 1, sizeof *s->specs));
@@ -20,7 +21,13 @@ dt_status dti_save_add(dti_saver *s, const char *name, dt_dtype dtype, const dti
     *spec = (dti_st_spec){ .dtype = dtype, .n_axes = n };
     for (int a = 0; a < n; a++)
         spec->shape[a] = dt_tensor_extent(v->x, v->reversed ? 1 - a : a) / (a == n - 1 ? per : 1);
-    DT_TRY(dti_arena_strndup(&s->names, name, strlen(name), (char **)(uintptr_t)&spec->name));
+    if (v->rows > 0) { /* of one expert */
+        spec->n_axes = 2;
+        spec->shape[0] = v->zero_bits > 0 ? (v->rows * v->zero_bits + 31) / 32 : v->rows;
+        spec->shape[1] = spec->shape[2];
+    }
+    dti_spell(s->spellings, name, spelled, sizeof spelled);
+    DT_TRY(dti_arena_strndup(&s->names, spelled, strlen(spelled), (char **)(uintptr_t)&spec->name));
     s->values[s->n++] = *v;
     return DT_OK;
 }
@@ -30,8 +37,10 @@ static dt_status add(dti_saver *s, const dt_layer *layer, int param)
     const dt_param_info info = dt_layer_param_info(layer, param);
     const bool merges = s->merged && dti_kind_merged(info.kind) != NULL;
     dt_tensor *x = dt_layer_param(layer, param);
-    dti_saved v = { x, info.reversed, merges ? layer : NULL, param, false, NULL };
-    char name[512];
+    dti_saved v = {
+        .x = x, .reversed = info.reversed, .merge = merges ? layer : NULL, .param = param
+    };
+    char name[DTI_SAVE_TENSOR_BYTES];
 
     DT_CHECK(x != NULL, DT_ERR_ARG, "%s.%s has no value yet", info.layer, info.name);
     if (merges && info.adapter) return DT_OK;

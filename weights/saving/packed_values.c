@@ -51,6 +51,26 @@ done:
     return st;
 }
 
+/* The parts of packed experts are matrices, one by one; words along outputs are made as they are
+ * written. */
+static dt_status add_experts(dti_saver *s, const dt_param_info *info, dt_tensor *x, dt_dtype dtype)
+{
+    char name[DTI_SAVE_TENSOR_BYTES];
+    dti_param_tensor t;
+
+    for (int64_t k = 0; dti_expert_tensor(info, info->name, k, name, sizeof name, &t); k++) {
+        const bool zeros = info->packed == DT_PACKED_ZEROS;
+        DT_TRY(dti_save_add(s, name, dtype,
+                            &(dti_saved){ .x = x,
+                                          .words = info->packed == DT_PACKED_CODES,
+                                          .expert = t.expert,
+                                          .first = t.first,
+                                          .rows = t.shape[0],
+                                          .zero_bits = zeros ? info->packing.bits : 0 }));
+    }
+    return DT_OK;
+}
+
 static dt_status add_whole(dti_saver *s, const char *name, dt_tensor *x)
 {
     dti_saved v = { .x = x, .owned = x };
@@ -60,31 +80,59 @@ static dt_status add_whole(dti_saver *s, const char *name, dt_tensor *x)
     return st;
 }
 
+static dt_status add_shape(dti_saver *s, const char *name, dt_mesh *mesh, int64_t rows,
+                           int64_t columns)
+{
+    const int64_t shape[] = { rows, columns }, two = 2;
+    dt_tensor *x;
+
+    DT_TRY(make_whole(mesh, DT_I64, 1, &two, shape, &x));
+    DT_TRY(add_whole(s, name, x));
+    return DT_OK;
+}
+
+static dt_status save_experts(dti_saver *s, const dt_param_info *info, dt_tensor *x,
+                              dt_dtype scales)
+{
+    const dt_param_info plain = dti_param_plain(info);
+    char name[DTI_SAVE_TENSOR_BYTES];
+    dti_param_tensor t;
+
+    DT_CHECK(info->parts[0] != NULL, DT_ERR_UNSUPPORTED,
+             "%s has no names for its parts: packed experts are saved one by one", info->layer);
+    DT_TRY(add_experts(s, info, x, info->packed == DT_PACKED_SCALES ? scales : DT_I32));
+    for (int64_t k = 0; info->packed == DT_PACKED_CODES &&
+                        dti_expert_tensor(&plain, "weight_shape", k, name, sizeof name, &t);
+         k++)
+        DT_TRY(add_shape(s, name, dt_tensor_mesh(x), t.shape[0], t.shape[1]));
+    return DT_OK;
+}
+
 dt_status dti_save_packed(dti_saver *s, const dt_layer *layer, int param)
 {
     const dt_param_info info = dt_layer_param_info(layer, param);
-    const int64_t shape[] = { dt_layer_extent(layer, 'o'), dt_layer_extent(layer, 'i') }, two = 2;
     dt_tensor *x = dt_layer_param(layer, param);
-    char name[512];
+    const dt_dtype scales = s->keep_dtype || info.packing.wide ? dt_tensor_dtype(x) : s->dtype;
+    char name[DTI_SAVE_TENSOR_BYTES];
 
     DT_CHECK(!dt_layer_spec_of(layer)->reversed, DT_ERR_UNSUPPORTED,
              "%s: its files have inputs before outputs, which packed weights have not", info.layer);
     DT_CHECK(!info.packing.floats, DT_ERR_UNSUPPORTED,
              "%s: weights of 8-bit floats cannot be saved; copy the folder that has them",
              info.layer);
+    if (info.n_axes == 3) return save_experts(s, &info, x, scales);
     (void)dti_param_tensor_name(&info, name, sizeof name);
     if (info.packed == DT_PACKED_SCALES)
-        return dti_save_add(s, name,
-                            s->keep_dtype || info.packing.wide ? dt_tensor_dtype(x) : s->dtype,
-                            &(dti_saved){ .x = x });
+        return dti_save_add(s, name, scales, &(dti_saved){ .x = x });
     if (info.packed == DT_PACKED_ZEROS) {
         DT_TRY(pack_zeros(x, info.packing.bits, &x));
         return add_whole(s, name, x);
     }
     DT_TRY(dti_save_add(s, name, DT_I32, &(dti_saved){ .x = x, .words = true }));
     (void)snprintf(name, sizeof name, "%s.weight_shape", info.layer);
-    DT_TRY(make_whole(dt_tensor_mesh(x), DT_I64, 1, &two, shape, &x));
-    return add_whole(s, name, x);
+    DT_TRY(add_shape(s, name, dt_tensor_mesh(x), dt_layer_extent(layer, 'o'),
+                     dt_layer_extent(layer, 'i')));
+    return DT_OK;
 }
 
 /* --- config.json ------------------------------------------------------------------------------ */
@@ -131,23 +179,42 @@ static json_t *group_json(const alike *g, bool only)
                      0, "actorder", "block_structure");
 }
 
-/* "re:" and how the names of a block's experts begin, dots escaped: files may name them one by one;
- * NULL without memory. */
-static json_t *experts_pattern(const dt_layer *layer)
+/* The modules that a layer of experts is, one by one in files: "re:" and how their names begin,
+ * dots escaped, up to the number and `behind` it; NULL without memory. */
+static json_t *experts_pattern(const char *name, const char *behind)
 {
-    const char *name = dt_layer_name(layer), *last = strrchr(name, '.');
-    char text[512] = "re:";
+    const char *last = strrchr(name, '.');
+    char text[DTI_SAVE_TENSOR_BYTES] = "re:";
     size_t n = 3;
 
-    for (const char *p = name; last != NULL && p <= last && n + 5 < sizeof text; p++) {
+    for (const char *p = name; last != NULL && p <= last && n + 64 < sizeof text; p++) {
         if (*p == '.') text[n++] = '\\';
         text[n++] = *p;
     }
-    (void)snprintf(text + n, sizeof text - n, ".*");
+    (void)snprintf(text + n, sizeof text - n, "%s", behind);
     return json_string(text);
 }
 
-json_t *dti_save_packed_config(const dt_layers *layers)
+/* One layer's names: of all modules that it is. */
+static bool add_names(json_t *to, const dt_layer *layer, const dt_spelling *spellings)
+{
+    const dt_layer_spec *spec = dt_layer_spec_of(layer);
+    char name[DTI_SAVE_TENSOR_BYTES], behind[64];
+    bool fits = true;
+
+    dti_spell(spellings, spec->name, name, sizeof name);
+    if (spec->kind == &dt_experts_kind)
+        return json_array_append_new(to, experts_pattern(name, ".*")) == 0;
+    if (spec->kind != &dt_experts_packed_kind)
+        return json_array_append_new(to, json_string(name)) == 0;
+    for (int b = 0; b < 2 && spec->parts[b] != NULL; b++) {
+        (void)snprintf(behind, sizeof behind, "[0-9]+\\.%s$", spec->parts[b]);
+        fits = json_array_append_new(to, experts_pattern(name, behind)) == 0 && fits;
+    }
+    return fits;
+}
+
+json_t *dti_save_packed_config(const dt_layers *layers, const dt_spelling *spellings)
 {
     alike groups[MOST_GROUPS];
     json_t *all = json_object(), *ignored = json_array();
@@ -156,17 +223,13 @@ json_t *dti_save_packed_config(const dt_layers *layers)
 
     for (int i = 0; i < dt_layers_count(layers) && fits; i++) {
         const dt_layer *layer = dt_layers_at((dt_layers *)(uintptr_t)layers, i);
-        json_t *name = json_string(dt_layer_name(layer));
-        alike *g = NULL;
-        if (dt_layer_kind_of(layer) == &dt_linear_packed_kind) {
-            g = group_of(groups, &n, layer);
-            fits = g != NULL && json_array_append(g->names, name) == 0;
-        } else if (dt_layer_kind_of(layer) == &dt_linear_kind) {
-            fits = json_array_append(ignored, name) == 0;
-        } else if (dt_layer_kind_of(layer) == &dt_experts_kind) {
-            fits = json_array_append_new(ignored, experts_pattern(layer)) == 0;
+        const dt_layer_kind *kind = dt_layer_kind_of(layer);
+        if (kind == &dt_linear_packed_kind || kind == &dt_experts_packed_kind) {
+            const alike *g = group_of(groups, &n, layer);
+            fits = g != NULL && add_names(g->names, layer, spellings);
+        } else if (kind == &dt_linear_kind || kind == &dt_experts_kind) {
+            fits = add_names(ignored, layer, spellings);
         }
-        json_decref(name);
     }
     for (int g = 0; g < n; g++) {
         char key[24];

@@ -5,11 +5,12 @@
 #define DTI_SAVE_H
 
 #include "base/memory.h"
+#include "dtensor/host.h"
 #include "files/safetensors.h"
 #include "weights/param_tensors.h"
 #include "weights/saving/hold.h"
 
-enum { DTI_SAVE_NAME_BYTES = 64 };
+enum { DTI_SAVE_NAME_BYTES = 64, DTI_SAVE_TENSOR_BYTES = 512 };
 
 /* One file of weights. */
 typedef struct dti_save_file {
@@ -41,7 +42,9 @@ typedef struct dti_saved {
     bool reversed;         /* a matrix that the file holds as [in, out] */
     const dt_layer *merge; /* whose kind says what parameter `param` becomes; NULL: x is it */
     int param;
-    bool words;       /* the file has x's bytes as words of its dtype */
+    bool words;                  /* the file has x's bytes as words of its dtype */
+    int64_t expert, first, rows; /* rows > 0: it is that expert's matrix of so many of x's rows */
+    int zero_bits;    /* of these they are zero points of so many bits, words along rows */
     dt_tensor *owned; /* x, if it was made for the file */
 } dti_saved;
 
@@ -64,6 +67,13 @@ typedef struct dti_saver {
     int64_t bytes; /* of all tensors */
     dti_small_file small[DTI_SMALL_FILES];
     int n_small;
+    const dt_spelling *spellings; /* that names get; NULL: they stay ours */
+    struct {
+        const dt_tensor *of; /* experts that are being written, matrix by matrix; */
+        dt_tensor *rows;     /* so that ranks have whole ones, */
+        dti_host host;       /* to be read here, if `open` */
+        bool open;
+    } experts;
     dti_hold hold;    /* the mesh's first rank's */
     dt_error refused; /* what this rank has of numbers that cannot be saved; DT_OK: none */
 } dti_saver;
@@ -79,13 +89,14 @@ dt_status dti_save_add(dti_saver *s, const char *name, dt_dtype dtype,
 /* The tensors that parameter `param` of a packed weight is in files; what config.json says of all
  * of them, NULL: there are none (packed_values.c). */
 dt_status dti_save_packed(dti_saver *s, const dt_layer *layer, int param) DT_MUST_USE;
-struct json_t *dti_save_packed_config(const dt_layers *layers);
+struct json_t *dti_save_packed_config(const dt_layers *layers, const dt_spelling *spellings);
 
 /* The whole of it (write_layers.c): a folder of these layers, with what lies in `from` beside its
- * weights, whose dtype `dtype` is, if that is what `beside` saw; NULL: weights alone. Collective
- * over the mesh. */
+ * weights, whose dtype `dtype` is, if that is what `beside` saw; NULL: weights alone. Where experts
+ * are packed, which upstream has one by one alone, all names are in `spellings`. Collective over
+ * the mesh. */
 dt_status dti_layers_write(dt_layers *layers, const char *dir, const char *from,
-                           const dti_beside *beside, dt_dtype dtype,
+                           const dti_beside *beside, dt_dtype dtype, const dt_spelling *spellings,
                            const dt_save_options *options) DT_MUST_USE;
 
 /* Weights could be written into this folder, as far as can be told without making it: it
@@ -106,7 +117,7 @@ dt_status dti_save_values(dti_saver *s, const dt_save_options *o) DT_MUST_USE;
  * "quantization_config" that of `layers`; NULL: those of the folder. Freed with dti_small_free(),
  * also after an error. */
 dt_status dti_small_read(const char *from, dt_dtype dtype, const dt_layers *layers,
-                         dti_small_file *small, int *n) DT_MUST_USE;
+                         const dt_spelling *spellings, dti_small_file *small, int *n) DT_MUST_USE;
 void dti_small_free(dti_small_file *small, int n);
 
 const char *dti_small_name(int i);
@@ -123,6 +134,23 @@ dt_status dti_small_readable(const char *folder) DT_MUST_USE;
  * none of; equal ones are left as they are. */
 dt_status dti_small_check(const char *dir, dti_small_file *small, int n) DT_MUST_USE;
 dt_status dti_small_write(dti_hold *hold, const dti_small_file *small, int n) DT_MUST_USE;
+
+/* Where x has to lie so that each rank holds whole rows of the file that follow each other; whether
+ * this rank is the one of its replicas that writes. Of a transposed matrix the file's rows are
+ * columns here. */
+void dti_save_rows(const dt_tensor *x, int axis, dt_placement want[DT_MAX_DIMS], bool *writes);
+
+dt_status dti_save_open(dti_save_file *f) DT_MUST_USE; /* to be written */
+
+/* Writes n elements from `from` on at a byte of the file, as `dtype` (values.c). */
+dt_status dti_save_elements(dti_save_file *f, const dt_local *from, dt_dtype dtype, int64_t n,
+                            int64_t at) DT_MUST_USE;
+
+/* Writes the matrix of one expert, value i of file f, on the rank that it comes to lie on; drops
+ * what is left of the last tensor of experts (expert_values.c). Collective over the mesh where it
+ * is the first of its tensor. */
+dt_status dti_save_expert(dti_saver *s, dti_save_file *f, size_t i) DT_MUST_USE;
+dt_status dti_save_experts_end(dti_saver *s);
 
 /* The index of several files; nothing for one. */
 dt_status dti_save_index(dti_saver *s) DT_MUST_USE;

@@ -73,16 +73,16 @@ static bool set_dtype(json_t *object, dt_dtype dtype)
 }
 
 /* What is said of packed weights; returns whether something changed. */
-static bool set_packing(json_t *root, const dt_layers *layers)
+static bool set_packing(json_t *root, const dt_layers *layers, const dt_spelling *spellings)
 {
-    json_t *said = layers != NULL ? dti_save_packed_config(layers) : NULL;
+    json_t *said = layers != NULL ? dti_save_packed_config(layers, spellings) : NULL;
 
     return said != NULL && json_object_set_new(root, "quantization_config", said) == 0;
 }
 
 /* The file's own bytes, unless they say another dtype. */
 static dt_status read_config(const char *path, dt_dtype dtype, const dt_layers *layers,
-                             dti_small_file *out)
+                             const dt_spelling *spellings, dti_small_file *out)
 {
     dti_json_doc doc = { 0 };
     dt_status st;
@@ -91,7 +91,7 @@ static dt_status read_config(const char *path, dt_dtype dtype, const dt_layers *
     DT_TRY(dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc));
     changed = set_dtype(doc.root.value, dtype);
     changed |= set_dtype(json_object_get(doc.root.value, "text_config"), dtype);
-    changed |= set_packing(doc.root.value, layers);
+    changed |= set_packing(doc.root.value, layers, spellings);
     st = changed ? json_bytes(path, doc.root.value, &out->bytes, &out->n)
                  : dti_input_read_file(path, SMALL_BYTES, &out->bytes, &out->n);
     dti_json_free(&doc);
@@ -104,7 +104,7 @@ const char *dti_small_name(int i)
 }
 
 dt_status dti_small_read(const char *from, dt_dtype dtype, const dt_layers *layers,
-                         dti_small_file *small, int *n)
+                         const dt_spelling *spellings, dti_small_file *small, int *n)
 {
     *n = 0;
     DT_TRY(dti_ckpt_check_folder(from)); /* somebody may have removed it since the model was read */
@@ -118,7 +118,7 @@ dt_status dti_small_read(const char *from, dt_dtype dtype, const dt_layers *laye
         DT_TRY(dti_folder_check_link(from, names[i]));
         DT_TRY(dti_folder_path(path, from, names[i]));
         if (strcmp(names[i], "config.json") == 0)
-            DT_TRY(read_config(path, dtype, layers, f));
+            DT_TRY(read_config(path, dtype, layers, spellings, f));
         else
             DT_TRY(dti_input_read_file(path, SMALL_BYTES, &f->bytes, &f->n));
     }

@@ -52,10 +52,7 @@ static void number_cuts(dt_placement *want, int n_dims)
     for (int i = 0; i < n && any; i++) want[dims[i]].order = i + 1;
 }
 
-/* Where x has to lie so that each rank holds whole rows of the file that follow each other; whether
- * this rank is the one of its replicas that writes. Of a transposed matrix the file's rows are
- * columns here. */
-static void rows_of(const dt_tensor *x, int axis, dt_placement want[DT_MAX_DIMS], bool *writes)
+void dti_save_rows(const dt_tensor *x, int axis, dt_placement want[DT_MAX_DIMS], bool *writes)
 {
     const dt_mesh *mesh = dt_tensor_mesh(x);
     bool cuts[DT_MAX_DIMS]; /* rows, as they are wanted */
@@ -71,7 +68,7 @@ static void rows_of(const dt_tensor *x, int axis, dt_placement want[DT_MAX_DIMS]
     number_cuts(want, dt_mesh_n_dims(mesh));
 }
 
-static dt_status open_file(dti_save_file *f)
+dt_status dti_save_open(dti_save_file *f)
 {
     char label[DTI_INPUT_LABEL_BYTES];
 
@@ -85,8 +82,8 @@ static dt_status open_file(dti_save_file *f)
 }
 
 /* n elements from `data` on, as the file's dtype. */
-static dt_status write_elements(dti_save_file *f, const dt_local *from, dt_dtype dtype, int64_t n,
-                                int64_t at)
+dt_status dti_save_elements(dti_save_file *f, const dt_local *from, dt_dtype dtype, int64_t n,
+                            int64_t at)
 {
     const int64_t size = (int64_t)dt_dtype_size(dtype);
     const int64_t from_size = (int64_t)dt_dtype_size(from->dtype);
@@ -126,7 +123,7 @@ static void transpose(const dt_local *from, int64_t first, int64_t n, void *to)
                    (const char *)from->data + (size_t)(o * in + first + r) * size, size);
 }
 
-/* write_elements() of the transposed of `from`, some rows of the file at a time. */
+/* dti_save_elements() of the transposed of `from`, some rows of the file at a time. */
 static dt_status write_transposed(dti_save_file *f, const dt_local *from, dt_dtype dtype,
                                   int64_t at)
 {
@@ -139,8 +136,8 @@ static dt_status write_transposed(dti_save_file *f, const dt_local *from, dt_dty
     for (int64_t first = 0; first < in && st == DT_OK; first += most) {
         const int64_t n = in - first < most ? in - first : most;
         transpose(from, first, n, some.data);
-        st = write_elements(f, &some, dtype, n * out,
-                            at + first * out * (int64_t)dt_dtype_size(dtype));
+        st = dti_save_elements(f, &some, dtype, n * out,
+                               at + first * out * (int64_t)dt_dtype_size(dtype));
     }
     dti_free(some.data);
     return st;
@@ -179,7 +176,7 @@ static dt_status write_tensor(dti_saver *s, dti_save_file *f, size_t i, dt_tenso
     dti_host host;
     bool writes;
 
-    rows_of(x, axis, want, &writes);
+    dti_save_rows(x, axis, want, &writes);
     DT_TRY(dt_redistribute(x, want, &rows));
     local = dt_tensor_local(rows);
     for (int a = 0; a < local->n_axes; a++) {
@@ -189,12 +186,12 @@ static dt_status write_tensor(dti_saver *s, dti_save_file *f, size_t i, dt_tenso
     if (n > 0 && writes) {
         const int64_t first = local->n_axes > 0 ? local->offset[axis] * row : 0;
         const int64_t at = f->plan.begin[i - f->first] + first * (int64_t)dt_dtype_size(dtype);
-        DT_TRY_TO(done, st, open_file(f));
+        DT_TRY_TO(done, st, dti_save_open(f));
         DT_TRY_TO(done, st, dti_host_open(rows, DTI_HOST_READS, &host));
         if (s->finite) st = check_finite(&host.local, n);
         if (st == DT_OK)
             st = reversed ? write_transposed(f, &host.local, dtype, at)
-                          : write_elements(f, &host.local, dtype, n, at);
+                          : dti_save_elements(f, &host.local, dtype, n, at);
         DT_TRY_TO(done, st, dti_host_close(&host, refuse(s, i, st)));
     }
 done:
@@ -226,6 +223,7 @@ static dt_status write_value(dti_saver *s, dti_save_file *f, size_t i)
 {
     if (!dt_mesh_is_member(dt_tensor_mesh(s->values[i].x))) return DT_OK; /* of another stage */
     if (s->values[i].merge != NULL) return write_merged(s, f, i);
+    if (s->values[i].rows > 0) return dti_save_expert(s, f, i);
     return write_tensor(s, f, i, s->values[i].x);
 }
 

@@ -80,7 +80,7 @@ dt_status dti_save_check_small(const char *from, const char *dir, dt_dtype dtype
 {
     dti_small_file small[DTI_SMALL_FILES];
     int n = 0;
-    dt_status st = dti_small_read(from, dtype, NULL, small, &n);
+    dt_status st = dti_small_read(from, dtype, NULL, NULL, small, &n);
 
     if (st == DT_OK && dir != NULL) st = dti_small_check(dir, small, n);
     dti_small_free(small, n);
@@ -124,7 +124,7 @@ static dt_status begin(dti_saver *s)
                         s->hold.n_swept == 1 ? "" : "s");
     DT_TRY(dti_save_check_folder(s->dir)); /* nobody else changes it from here on */
     if (s->from != NULL)
-        DT_TRY(dti_small_read(s->from, s->dtype, s->layers, s->small, &s->n_small));
+        DT_TRY(dti_small_read(s->from, s->dtype, s->layers, s->spellings, s->small, &s->n_small));
     if (s->beside != NULL) DT_TRY(dti_beside_check(s->from, s->beside));
     DT_TRY(dti_small_check(s->dir, s->small, s->n_small));
     for (size_t i = 0; i < s->n_files; i++) DT_TRY(make_file(s, &s->files[i]));
@@ -169,6 +169,7 @@ static void end(dti_saver *s)
         dti_free(f->temporary);
         dti_st_plan_free(&f->plan);
     }
+    (void)dti_save_experts_end(s); /* which only read */
     dti_small_free(s->small, s->n_small);
     for (size_t i = 0; i < s->n; i++) dt_tensor_release(&s->values[i].owned);
     dti_free(s->files);
@@ -189,7 +190,8 @@ static dt_status check(const dt_layers *layers, const dt_save_options *o)
 }
 
 dt_status dti_layers_write(dt_layers *layers, const char *dir, const char *from,
-                           const dti_beside *beside, dt_dtype dtype, const dt_save_options *options)
+                           const dti_beside *beside, dt_dtype dtype, const dt_spelling *spellings,
+                           const dt_save_options *options)
 {
     dt_save_options own = DT_SAVE_OPTIONS_INIT, *const o = &own;
     dti_saver s = {
@@ -205,6 +207,9 @@ dt_status dti_layers_write(dt_layers *layers, const char *dir, const char *from,
     s.finite = o->finite;
     s.keep_dtype = o->keep_dtype;
     s.dtype = o->keep_dtype ? dtype : o->dtype;
+    for (int i = 0; i < dt_layers_count(layers); i++)
+        if (dt_layer_kind_of(dt_layers_at(layers, i)) == &dt_experts_packed_kind)
+            s.spellings = spellings;
     DT_TRY_TO(done, st, dti_save_list(&s));
     DT_TRY_TO(done, st, dti_save_divide(&s, o->max_file_bytes));
     DT_TRY_TO(done, st, write_all(&s, o));
@@ -217,6 +222,6 @@ done:
 dt_status dt_layers_write(dt_layers *layers, const char *dir, const dt_save_options *options)
 {
     DT_CHECK(layers != NULL && dir != NULL && dir[0] != '\0', DT_ERR_ARG, "layers or dir is NULL");
-    DT_TRY(dti_layers_write(layers, dir, NULL, NULL, DT_F32, options));
+    DT_TRY(dti_layers_write(layers, dir, NULL, NULL, DT_F32, NULL, options));
     return DT_OK;
 }
