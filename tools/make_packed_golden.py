@@ -14,6 +14,8 @@ CPU (their models want a GPU): Fp8Quantize and Fp8Dequantize, QuantLinear of qli
 "gptq" and "awq" are packed here, by the formulas of their layouts, with what packages do not make: zero points at
 both ends, blocks that end short, outputs that 32 does not divide.
 
+Experts are packed one by one, under the names that Transformers writes them with and tools pack them under.
+
 Run, from the repository root (seconds; a name makes that fixture alone):
 
     python3 tools/make_packed_golden.py [llama_int4 ...]
@@ -40,7 +42,7 @@ from compressed_tensors.compressors.base import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig, Phi3Config, Qwen3MoeConfig
 
 LLAMA = (LlamaConfig, {
     "vocab_size": 120, "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2,
@@ -54,6 +56,16 @@ PHI3 = (Phi3Config, {
     "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
     "tie_word_embeddings": False, "rms_norm_eps": 1e-5, "pad_token_id": 0})
+
+QWEN3_MOE = (Qwen3MoeConfig, {
+    "vocab_size": 96, "hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "num_experts": 5, "num_experts_per_tok": 2, "norm_topk_prob": True, "decoder_sparse_step": 1,
+    "mlp_only_layers": [1], "max_position_embeddings": 64, "tie_word_embeddings": False})
+MIXTRAL = (MixtralConfig, {
+    "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 5,
+    "num_experts_per_tok": 2, "max_position_embeddings": 64, "tie_word_embeddings": False})
 
 # name: model, its dtype, format, what is said of weights, what is ignored
 FIXTURES = {
@@ -90,10 +102,56 @@ FIXTURES = {
     "small_awq_autoawq": (SMALL, torch.float32, "autoawq",
                           {"bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
                           ["model.layers.0.mlp"]),
+    "qwen3_moe_int4": (QWEN3_MOE, torch.float32, "pack-quantized",
+                       {"num_bits": 4, "strategy": "group", "group_size": 16},
+                       ["lm_head", r"re:.*mlp\.gate$"]),
+    "qwen3_moe_w8a8": (QWEN3_MOE, torch.float32, "int-quantized",
+                       {"num_bits": 8, "strategy": "channel"}, ["lm_head", r"re:.*mlp\.gate$"]),
+    "qwen3_moe_fp8_blocks": (QWEN3_MOE, torch.float32, "fp8",
+                             {"weight_block_size": [32, 32], "activation_scheme": "dynamic",
+                              "fmt": "e4m3"}, ["lm_head", "model.layers.0.mlp.gate"]),
+    "qwen3_moe_gptq": (QWEN3_MOE, torch.float32, "gptq",
+                       {"bits": 4, "group_size": 16, "desc_act": False, "sym": False,
+                        "checkpoint_format": "gptq"}, []),
+    "mixtral_int4_zeros": (MIXTRAL, torch.float32, "pack-quantized",
+                           {"num_bits": 4, "strategy": "group", "group_size": 32, "symmetric": False},
+                           ["lm_head", r"re:.*block_sparse_moe\.gate$"]),
+    "mixtral_awq": (MIXTRAL, torch.float32, "awq",
+                    {"bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}, ["gate"]),
 }
 OWN = {"fp8": "fp8", "gptq": "gptq", "awq": "awq",
        "transformers": "fp8", "auto_gptq": "gptq", "autoawq": "awq"} # and its quant_method
 TOKENS = 11
+
+
+# --- what is packed ----------------------------------------------------------------------------
+
+
+def upstream(name):
+    """A name of Transformers' modules as its files have it."""
+    return name.replace(".mlp.", ".block_sparse_moe.") if UPSTREAM["mixtral"] else name
+
+
+UPSTREAM = {"mixtral": False} # whose names
+
+
+def linears(model):
+    """Names and weights of all linear layers, and of experts, each of them on its own."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            yield upstream(name), module.weight.data
+        elif hasattr(module, "gate_up_proj") and isinstance(module.gate_up_proj, torch.nn.Parameter):
+            parts = ("w1", "w3", "w2") if UPSTREAM["mixtral"] else ("gate_proj", "up_proj", "down_proj")
+            for e in range(module.gate_up_proj.shape[0]):
+                for part, w in zip(parts, (*module.gate_up_proj.data[e].chunk(2), module.down_proj.data[e])):
+                    yield f"{upstream(name)}.{e}.{part}", w
+
+
+def plain_tensors(model):
+    """All tensors of a model by their names in files."""
+    tensors = {upstream(k): v.clone() for k, v in model.state_dict().items() if ".experts." not in k}
+    tensors.update({name + ".weight": w.clone() for name, w in linears(model)})
+    return tensors
 
 
 # --- formats that are packed here --------------------------------------------------------------
@@ -234,24 +292,21 @@ def pack_autoawq(name, weight, said):
 
 
 def pack_own(model, method, said, ignore):
-    tensors = {k: v.clone() for k, v in model.state_dict().items()}
+    tensors = plain_tensors(model)
     packer = globals()["pack_" + method]
-    for name, module in model.named_modules():
-        listed = any(name == i or name.startswith(i + ".") for i in ignore + ["lm_head"])
-        if not isinstance(module, torch.nn.Linear) or listed:
+    for name, weight in linears(model):
+        if any(name == i or name.startswith(i + ".") for i in ignore + ["lm_head"]):
             continue
         packed, values = packer(name, tensors.pop(name + ".weight"), said)
         tensors.update({k: v.contiguous() for k, v in packed.items()})
-        module.weight.data = values.contiguous()
+        weight.copy_(values)
     return tensors
 
 
 # --- formats of compressed-tensors -------------------------------------------------------------
 
 
-def is_packed(name, module, ignore):
-    if not isinstance(module, torch.nn.Linear):
-        return False
+def is_packed(name, ignore):
     return not any(re.match(i[3:], name) if i.startswith("re:") else i == name for i in ignore)
 
 
@@ -268,9 +323,9 @@ def pack(model, form, args, ignore):
     """Packed tensors by name; the model is left with what they stand for."""
     scheme = QuantizationScheme(targets=["Linear"], weights=args)
     compressor = BaseCompressor.get_value_from_registry(form)
-    tensors = {k: v.clone() for k, v in model.state_dict().items()}
-    for name, module in model.named_modules():
-        if not is_packed(name, module, ignore):
+    tensors = plain_tensors(model)
+    for name, values in linears(model):
+        if not is_packed(name, ignore):
             continue
         weight = tensors.pop(name + ".weight")
         scale, zero = qparams(weight, args)
@@ -278,7 +333,7 @@ def pack(model, form, args, ignore):
         packed = compressor.compress(state, scheme)
         for key, value in packed.items():
             tensors[f"{name}.{key}"] = value.contiguous()
-        module.weight.data = compressor.decompress(dict(packed), scheme)["weight"].to(weight.dtype)
+        values.copy_(compressor.decompress(dict(packed), scheme)["weight"])
     return tensors
 
 
@@ -287,6 +342,7 @@ def make(name, root):
     folder = os.path.join(root, name)
     shutil.rmtree(folder, ignore_errors=True)
     torch.manual_seed(17)
+    UPSTREAM["mixtral"] = kind is MixtralConfig
     config = kind(**keys, bos_token_id=None, eos_token_id=None)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype).eval()
     with torch.no_grad():
@@ -321,7 +377,9 @@ def make(name, root):
     with torch.no_grad():
         logits = model.float()(prompt[None]).logits[0]
     # int-quantized rounds activations; zero points are not loaded as compressed-tensors packs them
-    if form == "transformers" or form not in OWN and form != "int-quantized" and args.symmetric:
+    # nor experts at all, which are one tensor there
+    moe = kind in (MixtralConfig, Qwen3MoeConfig)
+    if form == "transformers" or form not in OWN and form != "int-quantized" and args.symmetric and not moe:
         other = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=dtype)
         with torch.no_grad():
             off = (other(prompt[None]).logits[0].float() - logits).abs().max()
@@ -340,7 +398,8 @@ def unpacked(folder):
     result = {}
     for name in {n.rsplit(".", 1)[0] for n in tensors if n.endswith(".weight_scale")}:
         for group in said["config_groups"].values():
-            if "Linear" in group["targets"] or name in group["targets"]:
+            if any(t in ("Linear", name) or t.startswith("re:") and re.match(t[3:], name)
+                   for t in group["targets"]):
                 break
         args = QuantizationArgs(**group["weights"])
         compressor = BaseCompressor.get_value_from_registry(group.get("format") or said["format"])

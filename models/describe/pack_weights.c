@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which linear layers of a model get weights of few bits, and in which groups of inputs. */
+ * Which linear layers and experts of a model get weights of few bits, in which groups of inputs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,7 +77,8 @@ static bool is_kept(const dti_described *d, int i, const wish *w, bool *used)
     const dt_layer_spec *spec = &d->builder.specs[i];
     const char *keys = d->builder.keys[i][0], *outputs = keys != NULL ? keys : "";
 
-    bool kept = spec->kind != &dt_linear_kind || spec->tied_to != NULL || spec->blocks[1].n > 0 ||
+    bool kept = (spec->kind != &dt_linear_kind && spec->kind != &dt_experts_kind) ||
+                spec->tied_to != NULL || spec->blocks[1].n > 0 ||
                 strstr(outputs, "experts") != NULL ||
                 (!w->head && strcmp(outputs, "vocab_size") == 0);
     for (int k = 0; k < w->n_kept; k++) {
@@ -118,43 +119,76 @@ static void cut_alike(dti_builder *b, int64_t extent, int64_t group)
 
 void dti_pack_spec(dti_builder *b, dt_layer_spec *spec, dt_packing packing, bool zeros)
 {
-    const bool bias = spec->with != NULL;
+    const bool bias = spec->with != NULL, experts = spec->kind == &dt_experts_kind;
 
-    spec->kind = &dt_linear_packed_kind;
+    spec->kind = experts ? &dt_experts_packed_kind : &dt_linear_packed_kind;
     spec->packing = packing;
     if (zeros) spec->with = bias ? "bias weight_zero_point" : "weight_zero_point";
     if (spec->axis[1].unit == DT_UNIT_ROW) cut_alike(b, spec->axis[1].extent, packing.group);
+}
+
+/* The other layer of experts that are computed together: behind gate and up stands down. */
+static int partner_of(const dti_builder *b, int i)
+{
+    const int other = i + (b->specs[i].blocks[0].n > 0 ? 1 : -1);
+
+    return b->specs[i].kind != &dt_experts_kind && b->specs[i].kind != &dt_experts_packed_kind
+               ? i
+               : other;
+}
+
+/* How each layer is packed; group 0: it stays as it is. Counts the linear ones and experts that
+ * stay since the caller says so. */
+static void choose(const dti_described *d, const wish *w, int64_t *group, bool *used, int *n_kept)
+{
+    const dti_builder *b = &d->builder;
+
+    for (int i = 0; i < b->n; i++) {
+        const dt_layer_spec *spec = &b->specs[i];
+        const bool kept = is_kept(d, i, w, used);
+        *n_kept += kept && (spec->kind == &dt_linear_kind || spec->kind == &dt_experts_kind);
+        group[i] = kept ? 0 : dti_packed_group(spec, w->packing.group);
+        if (group[i] < LEAST_GROUP) group[i] = 0;
+    }
+    for (int i = 0; i < b->n; i++) /* both or neither */
+        if (group[i] > 0 && group[partner_of(b, i)] == 0) group[i] = 0;
+}
+
+static dt_status pack_chosen(dti_described *d, const wish *w, const int64_t *group)
+{
+    dt_packing packing = w->packing;
+
+    for (int i = 0; i < d->builder.n; i++) {
+        packing.group = group[i];
+        if (group[i] > 0) dti_pack_spec(&d->builder, &d->builder.specs[i], packing, w->zeros);
+        d->info.packed = d->info.packed || group[i] > 0;
+    }
+    return DT_OK;
 }
 
 dt_status dti_pack_weights(dti_described *d, const char *how)
 {
     bool used[MOST_KEPT] = { false };
     wish w = { .n_kept = 0 };
-    int64_t wished;
-    int n = 0, n_kept = 0;
+    dt_status st = DT_OK;
+    int64_t *group;
+    int n_kept = 0;
 
     if (how == NULL) return DT_OK;
     DT_TRY(read_wish(how, &w));
     w.packing.form = DT_PACKED_PLAIN;
-    wished = w.packing.group;
     DT_CHECK(!d->info.packed, DT_ERR_ARG,
              "weights: \"%.80s\", but the checkpoint's are packed already", how);
-    for (int i = 0; i < d->builder.n; i++) {
-        dt_layer_spec *spec = &d->builder.specs[i];
-        const int64_t group = dti_packed_group(spec, wished);
-        const bool kept = is_kept(d, i, &w, used);
-        n_kept += kept && spec->kind == &dt_linear_kind;
-        if (kept || group < LEAST_GROUP) continue;
-        w.packing.group = group;
-        dti_pack_spec(&d->builder, spec, w.packing, w.zeros);
-        n++;
-    }
+    DT_TRY(dti_alloc_array((size_t)d->builder.n + 1, sizeof *group, (void **)&group));
+    choose(d, &w, group, used, &n_kept);
     for (int k = 0; k < w.n_kept; k++)
-        DT_CHECK(used[k], DT_ERR_ARG, "weights: keep=%s matches no layer", w.kept[k]);
-    DT_CHECK(n > 0, DT_ERR_ARG,
-             "weights: \"%.80s\" leaves no linear layer of %s to pack: %d stay as they are, and of "
-             "the others none has inputs that groups of %d divide",
-             how, d->arch->model_type, n_kept, (int)LEAST_GROUP);
-    d->info.packed = true;
-    return DT_OK;
+        DT_CHECK_TO(done, st, used[k], DT_ERR_ARG, "weights: keep=%s matches no layer", w.kept[k]);
+    DT_TRY_TO(done, st, pack_chosen(d, &w, group));
+    DT_CHECK_TO(done, st, d->info.packed, DT_ERR_ARG,
+                "weights: \"%.80s\" leaves no linear layer of %s to pack: %d stay as they are, and "
+                "of the others none has inputs that groups of %d divide",
+                how, d->arch->model_type, n_kept, (int)LEAST_GROUP);
+done:
+    dti_free(group);
+    return st;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * quantization_config of compressed-tensors: which linear layers have packed weights in the files,
- * and how. Activations stay as they are: what it says of them is for kernels that round them. */
+ * quantization_config of compressed-tensors: which linear layers and experts have packed weights in
+ * the files, and how. Activations stay as they are: what it says of them is for kernels that round
+ * them. */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -9,6 +10,7 @@
 #include "base/text.h"
 #include "models/describe/packed_config.h"
 #include "text/tokenizer/regex.h"
+#include "weights/param_tensors.h"
 
 enum { LEAST_GROUP = 16, MOST_GROUP = 128, MOST_PATTERNS = 512 };
 
@@ -182,27 +184,31 @@ bool dti_packed_may(const dt_layer_spec *spec)
 }
 
 /* "model.layers.0.mlp.experts.0.gate_proj" of a layer of experts. */
-void dti_packed_module(const dt_layer_spec *spec, char *name, size_t bytes)
+bool dti_packed_module(const dti_described *d, const dt_layer_spec *spec, int i,
+                       char name[DT_PARAM_NAME_BYTES])
 {
     const char *last = strrchr(spec->name, '.');
     const int n = last != NULL ? (int)(last - spec->name) + 1 : 0;
+    char ours[DT_PARAM_NAME_BYTES];
 
     if (spec->parts[0] == NULL)
-        (void)snprintf(name, bytes, "%s", spec->name);
+        (void)snprintf(ours, sizeof ours, "%s", spec->name);
     else
-        (void)snprintf(name, bytes, "%.*s0.%s", n, spec->name, spec->parts[0]);
+        (void)snprintf(ours, sizeof ours, "%.*s0.%s", n, spec->name, spec->parts[0]);
+    (void)snprintf(name, DT_PARAM_NAME_BYTES, "%s", ours);
+    if (i == 0) return true;
+    dti_spell(d->arch->spellings, ours, name, DT_PARAM_NAME_BYTES);
+    return i == 1 && strcmp(name, ours) != 0;
 }
 
 dt_status dti_packed_spec(dti_described *d, int i, const dti_json *said, dt_packing packing,
                           bool zeros)
 {
     dt_layer_spec *spec = &d->builder.specs[i];
-    const int64_t n_out = spec->axis[0].extent, n_in = spec->axis[1].extent;
+    const bool halves = spec->kind == &dt_experts_kind && spec->blocks[0].n > 0;
+    const int64_t n_out = halves ? spec->blocks[0].block[0].extent : spec->axis[0].extent;
+    const int64_t n_in = spec->axis[1].extent;
 
-    if (spec->kind == &dt_experts_kind)
-        return dti_json_refuse(said, DT_ERR_UNSUPPORTED,
-                               "one that leaves out %s: experts of packed weights are not read",
-                               spec->name);
     if (packing.file_group == 0) packing.file_group = n_in;
     if (packing.file_rows > n_out) packing.file_rows = n_out;
     packing.wide = packing.floats || packing.form >= DT_PACKED_GPTQ;
@@ -227,18 +233,28 @@ dt_status dti_packed_spec(dti_described *d, int i, const dti_json *said, dt_pack
     return DT_OK;
 }
 
+/* Whether one of the names that a layer has, of its own or in files, is one of those. */
+static dt_status layer_matches(const dti_described *d, const dt_layer_spec *spec, const patterns *p,
+                               bool *out)
+{
+    char name[DT_PARAM_NAME_BYTES];
+
+    *out = false;
+    for (int i = 0; !*out && dti_packed_module(d, spec, i, name); i++)
+        DT_TRY(matches(p, name, out));
+    return DT_OK;
+}
+
 static dt_status pack_layers(dti_described *d, const config_group *groups, size_t n_groups,
                              const patterns *ignored)
 {
     for (int i = 0; i < d->builder.n; i++) {
         const dt_layer_spec *spec = &d->builder.specs[i];
-        char name[DT_PARAM_NAME_BYTES];
         bool match;
         if (!dti_packed_may(spec)) continue;
-        dti_packed_module(spec, name, sizeof name);
-        DT_TRY(matches(ignored, name, &match));
+        DT_TRY(layer_matches(d, spec, ignored, &match));
         for (size_t g = 0; g < n_groups && !match; g++) {
-            DT_TRY(matches(&groups[g].targets, name, &match));
+            DT_TRY(layer_matches(d, spec, &groups[g].targets, &match));
             if (match)
                 DT_TRY(
                     dti_packed_spec(d, i, &groups[g].weights, groups[g].packing, groups[g].zeros));

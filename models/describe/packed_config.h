@@ -6,11 +6,13 @@
 
 #include "models/describe/describe.h"
 
-/* Whether a layer may have packed weights: linear ones, and experts, which are refused then. */
+/* Whether a layer may have packed weights: linear ones, and experts. */
 bool dti_packed_may(const dt_layer_spec *spec);
 
-/* The module that a layer is: of experts, each of which is one, the first. */
-void dti_packed_module(const dt_layer_spec *spec, char *name, size_t bytes);
+/* The i-th name of the module that a layer is, of experts, each of which is one, the first: ours,
+ * and that of files, where it is another. False: there are not so many. */
+bool dti_packed_module(const dti_described *d, const dt_layer_spec *spec, int i,
+                       char name[DT_PARAM_NAME_BYTES]);
 
 /* Makes layer i one of packed weights; in `packing` file_group 0 is all inputs, and file_rows more
  * than there are is all outputs. `said` is what config.json says, for messages. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * quantization_config of FP8 with scales of blocks (DeepSeek, Qwen), of GPTQ and of AWQ: one way
- * for all linear layers but the head and those that are listed. */
+ * for all linear layers and experts but the head, routers and those that are listed. */
 #include <stdio.h>
 #include <string.h>
 
@@ -106,7 +106,16 @@ static const struct {
 /* --- layers ----------------------------------------------------------------------------------- */
 
 /* A name in a list is that of a module, or of one that it lies in, or the end of one. */
-static dt_status is_listed(const dti_json *config, const char *key, const char *name, bool *out)
+static bool names(const char *text, const char *name)
+{
+    const size_t n = strlen(text), all = strlen(name);
+
+    return (strncmp(name, text, n) == 0 && (name[n] == '\0' || name[n] == '.')) ||
+           (all > n && strcmp(name + all - n, text) == 0);
+}
+
+static dt_status is_listed(const dti_described *d, const dti_json *config, const char *key,
+                           const dt_layer_spec *spec, bool *out)
 {
     dti_json all;
 
@@ -114,21 +123,22 @@ static dt_status is_listed(const dti_json *config, const char *key, const char *
     DT_TRY(dti_json_array_or_none(config, key, &all));
     for (size_t i = 0; i < dti_json_count(&all) && !*out; i++) {
         const dti_json one = dti_json_at(&all, i);
+        char name[DT_PARAM_NAME_BYTES];
         const char *text;
-        size_t n;
         DT_TRY(dti_json_as_string(&one, &text));
-        n = strlen(text);
-        *out = strncmp(name, text, n) == 0 && (name[n] == '\0' || name[n] == '.');
-        *out = *out || (strlen(name) > n && strcmp(name + strlen(name) - n, text) == 0);
+        for (int k = 0; !*out && dti_packed_module(d, spec, k, name); k++) *out = names(text, name);
     }
     return DT_OK;
 }
 
-static bool is_head(const dti_described *d, int i)
+/* Heads, and what chooses experts: no tool packs it, and configurations are silent about it. */
+static bool is_kept(const dti_described *d, int i)
 {
     const char *outputs = d->builder.keys[i][0];
 
-    return outputs != NULL && strcmp(outputs, "vocab_size") == 0;
+    return outputs != NULL &&
+           (strcmp(outputs, "vocab_size") == 0 ||
+            (d->builder.specs[i].kind == &dt_linear_kind && strstr(outputs, "experts") != NULL));
 }
 
 dt_status dti_packed_method_read(const dti_json *config, const char *method, dti_described *d)
@@ -142,11 +152,9 @@ dt_status dti_packed_method_read(const dti_json *config, const char *method, dti
     DT_TRY(methods[m].read(config, &packing, &zeros));
     for (int i = 0; i < d->builder.n; i++) {
         dt_layer_spec *spec = &d->builder.specs[i];
-        char name[DT_PARAM_NAME_BYTES];
         bool kept = false;
-        if (!dti_packed_may(spec) || is_head(d, i)) continue;
-        dti_packed_module(spec, name, sizeof name);
-        for (int k = 0; k < 2; k++) DT_TRY(is_listed(config, methods[m].kept[k], name, &kept));
+        if (!dti_packed_may(spec) || is_kept(d, i)) continue;
+        for (int k = 0; k < 2; k++) DT_TRY(is_listed(d, config, methods[m].kept[k], spec, &kept));
         if (!kept) DT_TRY(dti_packed_spec(d, i, config, packing, zeros));
     }
     return DT_OK;

@@ -94,7 +94,8 @@ DT_TEST(cli_save, pipes_in_the_place_of_files_do_not_hang_a_chat)
     }
 }
 
-/* Experts stay as they are, and what is saved says so to who reads it. */
+/* Experts of 24 inputs stay as they are, and what is saved says so to who reads it; others are
+ * saved one by one. */
 DT_TEST(cli_save, packed_weights_beside_experts_are_read_again)
 {
     static const char *const models[] = { "tests/golden/mixtral/base",

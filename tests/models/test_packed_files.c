@@ -25,26 +25,33 @@ typedef struct fixture {
     int n_packed;
     char folder[DT_TEST_PATH_BYTES];
     char saved[DT_TEST_PATH_BYTES + 8]; /* where to save it; "": nowhere */
+    const dt_plan *plan;
 } fixture;
 
 /* bf16: the reference rounds weights that it unpacks, here they are exact. */
 static const fixture fixtures[] = {
-    { "llama_int4", 1e-5, 14, "", "" },
-    { "llama_int4_zeros", 1e-5, 7, "", "" },
-    { "llama_int8_channel", 0.02, 14, "", "" },
-    { "llama_w8a8", 1e-5, 10, "", "" },
-    { "phi3_int4_zeros", 1e-5, 9, "", "" },
-    { "llama_gptq", 1e-5, 14, "", "" },
-    { "llama_awq", 1e-5, 11, "", "" },
-    { "small_gptq4_auto_gptq", 1e-5, 7, "", "" },
-    { "small_gptq8_auto_gptq", 1e-5, 7, "", "" },
-    { "small_awq_autoawq", 1e-5, 4, "", "" },
-    { "llama_fp8_tensor", 1e-5, 14, "", "" }, /* from here on: not saved */
-    { "llama_fp8_channel", 1e-5, 14, "", "" },
-    { "llama_fp8_blocks", 1e-5, 11, "", "" },
-    { "small_fp8_transformers", 1e-5, 7, "", "" },
+    { "llama_int4", 1e-5, 14, "", "", NULL },
+    { "llama_int4_zeros", 1e-5, 7, "", "", NULL },
+    { "llama_int8_channel", 0.02, 14, "", "", NULL },
+    { "llama_w8a8", 1e-5, 10, "", "", NULL },
+    { "phi3_int4_zeros", 1e-5, 9, "", "", NULL },
+    { "llama_gptq", 1e-5, 14, "", "", NULL },
+    { "llama_awq", 1e-5, 11, "", "", NULL },
+    { "small_gptq4_auto_gptq", 1e-5, 7, "", "", NULL },
+    { "small_gptq8_auto_gptq", 1e-5, 7, "", "", NULL },
+    { "small_awq_autoawq", 1e-5, 4, "", "", NULL },
+    { "qwen3_moe_int4", 1e-5, 13, "", "", NULL }, /* experts, one block of two */
+    { "qwen3_moe_w8a8", 1e-5, 13, "", "", NULL },
+    { "qwen3_moe_gptq", 1e-5, 13, "", "", NULL },
+    { "mixtral_int4_zeros", 1e-5, 6, "", "", NULL },
+    { "mixtral_awq", 1e-5, 6, "", "", NULL },
+    { "llama_fp8_tensor", 1e-5, 14, "", "", NULL }, /* from here on: not saved */
+    { "llama_fp8_channel", 1e-5, 14, "", "", NULL },
+    { "llama_fp8_blocks", 1e-5, 11, "", "", NULL },
+    { "small_fp8_transformers", 1e-5, 7, "", "", NULL },
+    { "qwen3_moe_fp8_blocks", 1e-5, 13, "", "", NULL },
 };
-enum { N_SAVED = 10 };
+enum { N_SAVED = 15 };
 
 static fixture find(size_t i)
 {
@@ -111,10 +118,11 @@ done:
     return st;
 }
 
-static dt_status load(dt_mesh *mesh, const char *folder, dt_model **out)
+static dt_status load(dt_mesh *mesh, const fixture *f, const char *folder, dt_model **out)
 {
     dt_load_options o = DT_LOAD_OPTIONS_INIT;
 
+    o.plan = f->plan;
     o.keep_dtype = false;
     o.dtype = DT_F32;
     if (dt_mesh_find_dim(mesh, "shard") >= 0) o.fully_shard = "shard";
@@ -125,8 +133,10 @@ static int count_packed(dt_layers *layers)
 {
     int n = 0;
 
-    for (int i = 0; i < dt_layers_count(layers); i++)
-        n += dt_layer_kind_of(dt_layers_at(layers, i)) == &dt_linear_packed_kind;
+    for (int i = 0; i < dt_layers_count(layers); i++) {
+        const dt_layer_kind *kind = dt_layer_kind_of(dt_layers_at(layers, i));
+        n += kind == &dt_linear_packed_kind || kind == &dt_experts_packed_kind;
+    }
     return n;
 }
 
@@ -139,7 +149,7 @@ static dt_status again(dt_mesh *mesh, const fixture *f, dt_model *model, const i
     dt_status st = DT_OK;
 
     DT_TRY(dt_model_save(model, f->saved, NULL));
-    DT_TRY(load(mesh, f->saved, &other));
+    DT_TRY(load(mesh, f, f->saved, &other));
     DT_TRY_TO(done, st, logits_of(other, ids, n, &got));
     DT_EXPECT_TO(done, st, memcmp(got, want, (size_t)n * sizeof *got) == 0, "%s: other bits",
                  f->name);
@@ -161,7 +171,7 @@ static dt_status matches(dt_mesh *mesh, const void *arg)
     int64_t n = 0;
 
     DT_TRY(read_expected(f->folder, ids, &want, &n));
-    DT_TRY_TO(done, st, load(mesh, f->folder, &model));
+    DT_TRY_TO(done, st, load(mesh, f, f->folder, &model));
     DT_EXPECT_TO(done, st, count_packed(dt_model_layers(model)) == f->n_packed, "%d are packed",
                  count_packed(dt_model_layers(model)));
     DT_TRY_TO(done, st, logits_of(model, ids, n, &got));
@@ -202,6 +212,32 @@ DT_TEST(packed_files, saved_and_loaded_again_they_give_the_same_bits)
             (void)snprintf(f.saved, sizeof f.saved, "%s/saved", dt_test_temp_dir(temporary));
             dt_test_on_ranks(meshes[m], matches, &f);
             dt_test_remove_dir(temporary);
+        }
+}
+
+/* Whole experts on each rank, on the dim of the rest or on one of their own; there parts of them
+ * are cut by "tp" as well. */
+DT_TEST(packed_files, experts_cut_as_a_whole_match_too)
+{
+    static const dt_plan_rule rules[] = {
+        { "model.layers.*.mlp.experts.gate_up_proj", "grouped_gemm" },
+        { "model.layers.*.mlp.experts.down_proj", "grouped_gemm" },
+        { "model.layers.*.mlp.experts", "moe_tp_experts" },
+    };
+    static const dt_plan on_tp = { .rules = rules, .n_rules = 3, .strict = true };
+    static const dt_plan on_ep = { .rules = rules, .n_rules = 3, .dim = "ep", .strict = true };
+    static const char *const meshes[] = { "tp=2", "tp=4", "ep=2,tp=2", "ep=3,tp=1" };
+
+    for (size_t i = 0; i < DT_COUNT(fixtures); i++)
+        for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+            char temporary[DT_TEST_PATH_BYTES];
+            fixture f = find(i);
+            if (strstr(f.name, "moe") == NULL && strstr(f.name, "mixtral") == NULL) continue;
+            f.plan = meshes[m][0] == 'e' ? &on_ep : &on_tp;
+            if (i < N_SAVED && m >= 2)
+                (void)snprintf(f.saved, sizeof f.saved, "%s/saved", dt_test_temp_dir(temporary));
+            dt_test_on_ranks(meshes[m], matches, &f);
+            if (f.saved[0] != '\0') dt_test_remove_dir(temporary);
         }
 }
 
@@ -328,7 +364,9 @@ static dt_status refused(dt_mesh *mesh, const void *arg)
     const patch *p = arg;
     dt_model *model = NULL;
 
-    DT_EXPECT_STATUS(load(mesh, p->folder, &model), p->code, p->words);
+    const fixture f = named(p->fixture);
+
+    DT_EXPECT_STATUS(load(mesh, &f, p->folder, &model), p->code, p->words);
     return DT_OK;
 }
 
@@ -415,7 +453,7 @@ static dt_status not_done(dt_mesh *mesh, const void *arg)
 
     o.weights = "int8";
     DT_EXPECT_STATUS(dt_model_load(mesh, int4.folder, &o, &model), DT_ERR_ARG, "packed already");
-    DT_TRY(load(mesh, fp8.folder, &model));
+    DT_TRY(load(mesh, &fp8, fp8.folder, &model));
     DT_EXPECT_STATUS(dt_model_save(model, arg, NULL), DT_ERR_UNSUPPORTED, "8-bit floats");
     dt_model_release(&model);
     return DT_OK;

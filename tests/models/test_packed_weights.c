@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
+#include "dtensor/kernels/kernel.h"
 #include "tests/support/dt_test.h"
 
 enum { TOKENS = 9 };
@@ -47,11 +48,11 @@ static double unpack(const dt_packing *p, dt_tensor *const part[3], const float 
 {
     const dt_local *codes = dt_tensor_local(part[0]), *scales = dt_tensor_local(part[1]);
     const uint8_t *zeros = part[2] != NULL ? dt_tensor_local(part[2])->data : NULL;
-    const int64_t n = scales->shape[1] * p->group;
+    const int64_t groups = scales->shape[scales->n_axes - 1], n = groups * p->group;
     double farthest = 0.0;
 
-    for (int64_t k = 0; k < codes->shape[0] * n; k++) {
-        const int64_t g = k / n * scales->shape[1] + k % n / p->group;
+    for (int64_t k = 0; k < dti_local_count(scales) * p->group; k++) {
+        const int64_t g = k / n * groups + k % n / p->group;
         const double scale = (double)dti_load_f32(scales->data, scales->dtype, g);
         const double zero = zeros != NULL ? zeros[g] : p->bits == 8 ? 128 : 8;
         w[k] = (float)((code_of(codes->data, k, p->bits) - zero) * scale);
@@ -63,20 +64,24 @@ static double unpack(const dt_packing *p, dt_tensor *const part[3], const float 
 /* The plain layer gets the weights that the packed one has. */
 static dt_status follow(const packed_case *c, const dt_layer *packed, dt_layer *plain)
 {
-    static const int parts[] = { 0, 2, 3 };
     const dt_packing packing = dt_layer_spec_of(packed)->packing;
     dt_tensor *part[3] = { NULL }, *whole = NULL, *x = NULL, *old = dt_layer_param(plain, 0);
-    const int64_t shape[] = { dt_tensor_extent(old, 0), dt_tensor_extent(old, 1) };
+    const int n_axes = dt_tensor_n_axes(old);
     dt_placement place[DT_MAX_DIMS];
+    int64_t shape[3], n = 1;
     dt_status st = DT_OK;
     float *w = NULL;
     double off;
 
-    for (int i = 0; i < 3; i++)
-        if (dt_layer_has_param(packed, parts[i]))
-            DT_TRY_TO(done, st, dt_full_tensor(dt_layer_param(packed, parts[i]), &part[i]));
+    for (int a = 0; a < n_axes; a++) n *= shape[a] = dt_tensor_extent(old, a);
+    for (int p = 0; p < dt_layer_n_params(packed); p++) {
+        const dt_packed is = dt_layer_param_info(packed, p).packed;
+        if (is != DT_PACKED_NOT)
+            DT_TRY_TO(done, st,
+                      dt_full_tensor(dt_layer_param(packed, p), &part[is - DT_PACKED_CODES]));
+    }
     DT_TRY_TO(done, st, dt_full_tensor(old, &whole));
-    DT_TRY_TO(done, st, dti_alloc_array((size_t)(shape[0] * shape[1]), sizeof *w, (void **)&w));
+    DT_TRY_TO(done, st, dti_alloc_array((size_t)n, sizeof *w, (void **)&w));
     off = unpack(&packing, part, dt_tensor_local(whole)->data, w);
     /* half a step; the first and the last code of 4 bits are as far from what they were made of
      * as the rounding of a scale in 16 bits makes them */
@@ -84,7 +89,7 @@ static dt_status follow(const packed_case *c, const dt_layer *packed, dt_layer *
                  dt_layer_name(packed), off);
     (void)dt_layout_placements(dt_layer_param_layout(plain, 0), place);
     DT_TRY_TO(done, st,
-              dt_distribute(dt_tensor_mesh(old), place, DT_F32, 2, shape,
+              dt_distribute(dt_tensor_mesh(old), place, DT_F32, n_axes, shape,
                             (dt_source){ w, DT_EQUAL_COPIES }, &x));
     DT_TRY_TO(done, st, dt_layer_set_param(plain, 0, x));
 done:
@@ -101,7 +106,9 @@ static dt_status follow_all(const packed_case *c, dt_layers *packed, dt_layers *
 
     for (int i = 0; i < dt_layers_count(packed); i++) {
         const dt_layer *layer = dt_layers_at(packed, i);
-        if (dt_layer_kind_of(layer) != &dt_linear_packed_kind) continue;
+        if (dt_layer_kind_of(layer) != &dt_linear_packed_kind &&
+            dt_layer_kind_of(layer) != &dt_experts_packed_kind)
+            continue;
         n += strstr(dt_layer_name(layer), ".0.") != NULL;
         DT_TRY(follow(c, layer, dt_layers_find(plain, dt_layer_name(layer))));
     }
@@ -184,7 +191,9 @@ DT_TEST(packed_weights, logits_are_those_of_the_weights_that_codes_stand_for)
         { .fixture = "llama/uneven", .weights = "int4 head", .n_packed = 6 }, /* F is 250 */
         { .fixture = "qwen2/dynamic", .weights = "int8 asymmetric", .n_packed = 7 },
         { .fixture = "qwen3/base", .weights = "int4 group=16", .n_packed = 7 },
-        { .fixture = "qwen3_moe/base", .weights = "int8", .n_packed = 4 },
+        { .fixture = "qwen3_moe/base", .weights = "int8", .n_packed = 6 },
+        { .fixture = "qwen3_moe/base", .weights = "int4 asymmetric", .n_packed = 6 },
+        { .fixture = "mixtral/base", .weights = "int8", .n_packed = 3 }, /* F is 24 */
         { .fixture = "phi3/base", .weights = "int4 asymmetric", .n_packed = 4 },
         { .fixture = "gpt_neo/base", .weights = "int8", .n_packed = 5 } /* heads of 8 */,
     };
@@ -196,9 +205,10 @@ DT_TEST(packed_weights, bf16_cut_tokens_and_full_sharding)
 {
     check((packed_case){ "phi3/base", "int8 head", 4, DT_BF16, false, NULL });
     check((packed_case){ "llama/tied", "int4 group=16", 7, DT_BF16, true, NULL });
+    check((packed_case){ "qwen3_moe/base", "int4 group=16", 6, DT_BF16, true, NULL });
     check((packed_case){ "llama/tied", "int4 group=16 asymmetric", 7, DT_F32, false, "dp" });
     check((packed_case){ "llama/uneven", "int4", 6, DT_F32, false, "dp" });
-    check((packed_case){ "qwen3_moe/base", "int8", 4, DT_F32, false, "dp" });
+    check((packed_case){ "qwen3_moe/base", "int8", 6, DT_F32, false, "dp" });
 }
 
 /* --- what is refused -------------------------------------------------------------------------- */
