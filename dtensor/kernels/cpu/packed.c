@@ -48,7 +48,9 @@ static const dti_packed_ops *ops_of(dti_isa isa, dt_dtype x, const dti_packed_fo
 #ifdef DT_HAVE_X86_KERNELS
     if (isa >= DTI_ISA_AVX512_BF16 && x == DT_BF16 && f->floats) return &dti_packed_avx512_bf16;
     if (isa >= DTI_ISA_AVX512_BF16 && x == DT_BF16)
-        return n_rows <= dti_packed_vnni.rows ? &dti_packed_vnni : &dti_packed_vnni_rows;
+        return n_rows <= dti_packed_vnni.rows           ? &dti_packed_vnni
+               : n_rows < 2 * dti_packed_vnni_rows.rows ? &dti_packed_vnni_rows
+                                                        : &dti_packed_vnni_many;
     if (isa >= DTI_ISA_AVX512) return &dti_packed_avx512;
     if (isa == DTI_ISA_AVX2) return &dti_packed_avx2;
 #endif

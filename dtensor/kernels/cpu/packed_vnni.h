@@ -52,6 +52,17 @@ static inline __attribute__((always_inline)) __m512i dti_dot_bytes(__m512i sum, 
     return sum;
 }
 
+/* The same of pairs of numbers of 16 bits. */
+static inline __attribute__((always_inline)) __m512i dti_dot_pairs(__m512i sum, __m512i u,
+                                                                   __m512i x)
+{
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(u), "v"(x));
+    return sum;
+}
+
+/* A group of x as whole numbers, their sum, and the power of two that they are multiples of. */
+void dti_packed_vnni_fix(int16_t *to, const uint16_t *x, int64_t group, int32_t *sum, float *unit);
+
 int64_t dti_packed_vnni_row_bytes(const dti_packed_form *f, int64_t depth);
 void dti_packed_vnni_pack(void *to, int64_t step, const void *x, const dti_packed_form *f,
                           int64_t depth);

@@ -17,7 +17,7 @@ int64_t dti_packed_vnni_row_bytes(const dti_packed_form *f, int64_t depth)
 /* t is such that the largest magnitude is below 2^15, and hi of a byte: 2^-14 of the power of two
  * below it, or twice that if no larger bf16 has that power. A group with an infinity or a NaN gives
  * NaN. */
-static void fix_group(int16_t *to, const uint16_t *x, int64_t group, int32_t *sum, float *unit)
+void dti_packed_vnni_fix(int16_t *to, const uint16_t *x, int64_t group, int32_t *sum, float *unit)
 {
     const __m256i magnitude = _mm256_set1_epi16(0x7fff);
     __m256i most = _mm256_setzero_si256();
@@ -94,7 +94,7 @@ void dti_packed_vnni_pack(void *to_, int64_t step, const void *x, const dti_pack
             char *at = of + g / 4 * 2 * step + (ptrdiff_t)(g % 4) * 16;
             int32_t sum;
             float unit;
-            fix_group(fixed + g * f->group, from + g * f->group, f->group, &sum, &unit);
+            dti_packed_vnni_fix(fixed + g * f->group, from + g * f->group, f->group, &sum, &unit);
             sum = -sum; /* the lower half is not negative */
             _mm_store_si128((__m128i *)(void *)at,
                             _mm_set1_epi32((int)((uint32_t)(sum >> 7) << 16 | (sum & 127))));
