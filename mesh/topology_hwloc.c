@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE /* pipe2 */
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -82,6 +88,66 @@ static dt_status find_node_ends(dt_topology *t)
     return DT_OK;
 }
 
+static dt_status load_machine(const char *machine, bool devices, dt_topology **out);
+
+/* Seconds of processor time that a file is read in: the largest machines take a few. */
+enum { READING_S = 60 };
+
+static void read_and_end(const char *machine, bool devices, int say)
+{
+    static const int deadly[] = { SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGXCPU };
+    const struct rlimit no_core = { 0, 0 }, seconds = { READING_S, READING_S };
+    const int nowhere = open("/dev/null", O_WRONLY);
+    dt_topology *t;
+    bool said;
+
+    for (size_t i = 0; i < DT_COUNT(deadly); i++) (void)signal(deadly[i], SIG_DFL);
+    (void)setrlimit(RLIMIT_CORE, &no_core);
+    (void)setrlimit(RLIMIT_CPU, &seconds);
+    if (nowhere >= 0) (void)dup2(nowhere, STDERR_FILENO);
+    said = load_machine(machine, devices, &t) == DT_OK && write(say, "", 1) == 1;
+    _exit(said ? 0 : 1);
+}
+
+/* Whether a recorded machine can be read at all. hwloc trusts such files, and some that are damaged
+ * end the process that reads them: a child does so first. Without one, for want of processes, the
+ * file is taken as good. */
+static bool a_child_can_read(const char *machine, bool devices)
+{
+    char said;
+    int ends[2];
+    ssize_t n;
+    pid_t child;
+
+    if (pipe2(ends, O_CLOEXEC) != 0) return true;
+    child = fork();
+    if (child == 0) read_and_end(machine, devices, ends[1]);
+    (void)close(ends[1]);
+    do n = child > 0 ? read(ends[0], &said, 1) : 1;
+    while (n < 0 && errno == EINTR);
+    (void)close(ends[0]);
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR) continue;
+    return n == 1;
+}
+
+/* Where nothing is named, hwloc's own variable may name a file in the place of this machine. */
+static dt_status load_any(const char *machine, bool devices, dt_topology **out)
+{
+    const char *instead = machine == NULL ? getenv("HWLOC_XMLFILE") : NULL;
+
+    *out = NULL;
+    DT_CHECK(!is_recorded(machine) || access(machine, R_OK) == 0, DT_ERR_IO, "%s: %s", machine,
+             strerror(errno));
+    DT_CHECK(!is_recorded(machine) || a_child_can_read(machine, devices), DT_ERR_ARG,
+             "%s is no machine that hwloc has recorded; \"lstopo machine.xml\" writes one",
+             machine);
+    DT_CHECK(instead == NULL || a_child_can_read(NULL, devices), DT_ERR_ARG,
+             "HWLOC_XMLFILE names %s, which is no machine that hwloc has recorded; unset it, or "
+             "let \"lstopo machine.xml\" write one",
+             instead);
+    return load_machine(machine, devices, out);
+}
+
 static dt_status load_machine(const char *machine, bool devices, dt_topology **out)
 {
     dt_status st = DT_OK;
@@ -89,8 +155,6 @@ static dt_status load_machine(const char *machine, bool devices, dt_topology **o
     long online;
 
     *out = NULL;
-    DT_CHECK(!is_recorded(machine) || access(machine, R_OK) == 0, DT_ERR_IO, "%s: %s", machine,
-             strerror(errno));
     if (machine != NULL && !is_recorded(machine)) DT_TRY(dti_synthetic_check(machine));
     DT_TRY(dti_new(sizeof *t, &t));
     t->hw = load(machine, devices);
@@ -124,13 +188,13 @@ fail:
 dt_status dt_topology_load(const char *machine, dt_topology **out)
 {
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
-    return load_machine(machine, false, out);
+    return load_any(machine, false, out);
 }
 
 dt_status dt_topology_load_with_gpus(const char *machine, dt_topology **out)
 {
     DT_CHECK(out != NULL, DT_ERR_ARG, "out is NULL");
-    return load_machine(machine, true, out);
+    return load_any(machine, true, out);
 }
 
 void dt_topology_release(dt_topology **topology)

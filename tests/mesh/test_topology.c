@@ -258,6 +258,31 @@ DT_TEST(topology, what_is_no_recorded_machine_is_refused)
     DT_ASSERT(t == NULL);
 }
 
+/* A document type without a name of a file, a core without the set of its processors: hwloc 2.9
+ * follows pointers to nothing. */
+DT_TEST(topology, a_file_that_would_end_its_reader_is_refused)
+{
+    static const char type[] = "<!DOCTYPE topology><topology version=\"2.0\"></topology>";
+    static const char lost[] = " complete_cpuset=\"0x00000100\"";
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 16], *text, *at;
+    dt_topology *t;
+    int64_t n;
+
+    (void)dt_test_temp_dir(folder);
+    dt_test_write_file(folder, "type.xml", type, sizeof type - 1);
+    (void)snprintf(path, sizeof path, "%s/type.xml", folder);
+    DT_ASSERT_STATUS(dt_topology_load(path, &t), DT_ERR_ARG, "is no machine that hwloc");
+    (void)dt_test_source_path(path, "tests/mesh/machines/eight_gpus.xml");
+    DT_ASSERT_OK(dti_input_read_file(path, 1 << 20, (void **)&text, &n));
+    at = memmem(text, (size_t)n, lost, sizeof lost - 1);
+    DT_ASSERT(at != NULL);
+    memset(at, ' ', sizeof lost - 1);
+    dt_test_write_file(folder, "lost.xml", text, (size_t)n);
+    dti_free(text);
+    (void)snprintf(path, sizeof path, "%s/lost.xml", folder);
+    DT_ASSERT_STATUS(dt_topology_load_with_gpus(path, &t), DT_ERR_ARG, "is no machine that hwloc");
+}
+
 /* --- policies --------------------------------------------------------------------------------- */
 
 typedef struct placing {
