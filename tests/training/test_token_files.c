@@ -32,7 +32,7 @@ static void expect_refused(const char *path, dt_status st, const char *says)
 
 DT_TEST(token_files, that_are_none_are_refused)
 {
-    char path[DT_TEST_PATH_BYTES + 16];
+    char path[DT_TEST_PATH_BYTES + 16], text[300];
     tokens_folder f;
 
     tokens_begin(&f);
@@ -46,6 +46,12 @@ DT_TEST(token_files, that_are_none_are_refused)
                    "odd.bin: has 11 bytes");
     expect_refused(tokens_write(&f, "short.bin", "12345678", 8), DT_ERR_ARG,
                    "has 4 tokens, a sample of 4 needs 5");
+    memset(text, 'x', sizeof text);
+    expect_refused(tokens_write(&f, "text.bin", text, sizeof text), DT_ERR_UNSUPPORTED,
+                   "text.bin: is a text and no file of tokens");
+    memcpy(text, "\x93NUMPY\x01", 8);
+    expect_refused(tokens_write(&f, "array.bin", text, sizeof text), DT_ERR_UNSUPPORTED,
+                   "array.bin: is an array of NumPy");
     (void)snprintf(path, sizeof path, "%s/pipe.bin", f.path);
     DT_ASSERT(mkfifo(path, 0600) == 0);
     expect_refused(path, DT_ERR_IO, "is a device or pipe");
@@ -208,7 +214,7 @@ DT_TEST(token_files, that_are_shortened_are_an_error_of_the_next_read)
 /* Where a file cannot be mapped it is read, with the same result. */
 DT_TEST(token_files, that_are_not_mapped_are_read)
 {
-    const dti_token_wish wish = { -1, -1, 0 };
+    const dti_token_wish wish = { -1, -1, 0, 0 };
     int32_t mapped[3000], plain[3000];
     int64_t begin[2];
     tokens_folder f;
@@ -306,6 +312,23 @@ DT_TEST(token_files, agree_with_what_lies_beside_them)
         (void)unlink(side);
         (void)snprintf(side, sizeof side, "%s.json", path);
         (void)unlink(side);
+    }
+}
+
+DT_TEST(token_files, whose_documents_end_with_no_token_of_the_model_are_refused)
+{
+    static const char *const facts[] = { "{\"tokens\": 30, \"end_token\": 1000}",
+                                         "{\"tokens\": 30, \"begin_token\": 1000}" };
+    dt_data *d = NULL;
+    tokens_folder f;
+
+    tokens_begin(&f);
+    for (size_t i = 0; i < DT_COUNT(facts); i++) {
+        const char *path = tokens_nanogpt(&f, "a.bin", 30);
+        (void)tokens_write(&f, "a.bin.json", facts[i], strlen(facts[i]));
+        DT_ASSERT_STATUS(open_it(path, 1000, &d), DT_ERR_FORMAT, "the model's ids are 0 to 999");
+        DT_ASSERT_OK(open_it(path, 1001, &d));
+        dt_data_release(&d);
     }
 }
 

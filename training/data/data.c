@@ -187,7 +187,8 @@ static dt_status make_pools(dt_data *d, const dt_data_source *sources, bool weig
 
 static dt_status open_files(dt_data *d, const dt_data_source *sources, int n)
 {
-    const dti_token_wish wish = { d->o.begin_token, d->o.end_token, d->o.tokenizer };
+    const dti_token_wish wish = { d->o.begin_token, d->o.end_token, d->o.tokenizer,
+                                  d->o.vocab_size };
 
     DT_TRY(dti_alloc_array((size_t)n, sizeof *d->files, (void **)&d->files));
     DT_TRY(dti_alloc_array((size_t)n, sizeof(void *), (void **)&d->by_pool));

@@ -113,6 +113,11 @@ static dt_status check_facts(dti_token_file *f, const dti_json_doc *doc, const d
              "%s: is of another tokenizer than the model's: %s names %.20s, the model's is %s; "
              "tokenize the text by the model's own",
              f->tokens.in.label, doc->file, tokenizer, hash);
+    DT_CHECK(wish->vocab_size <= 0 || dti_max(begin, end) < wish->vocab_size, DT_ERR_FORMAT,
+             "%s: %s says that documents begin with token %lld and end with %lld (-1: none); the "
+             "model's ids are 0 to %lld",
+             f->tokens.in.label, doc->file, (long long)begin, (long long)end,
+             (long long)wish->vocab_size - 1);
     if (begin >= 0 || end >= 0) { /* it knows better than who reads it */
         f->begin_token = (int32_t)begin;
         f->end_token = (int32_t)end;

@@ -77,8 +77,28 @@ static dt_status open_llmc(dti_token_file *f, const int32_t head[3])
     return DT_OK;
 }
 
+enum { LOOKED_AT = 4096, ENOUGH = 256 };
+
+/* Whether a file of no header begins as a text does: without zeros and other bytes that no text has,
+ * of which ids of two bytes have one in four or more. */
+static dt_status looks_like_text(dti_token_file *f, bool *text)
+{
+    const int64_t n = dti_min(f->tokens.in.bytes, LOOKED_AT);
+    const unsigned char *bytes;
+
+    DT_TRY(dti_mapped_at(&f->tokens, 0, n, &bytes));
+    *text = n >= ENOUGH;
+    for (int64_t i = 0; i < n && *text; i++)
+        *text = bytes[i] >= ' ' || bytes[i] == '\n' || bytes[i] == '\r' || bytes[i] == '\t';
+    return DT_OK;
+}
+
 static dt_status open_plain(dti_token_file *f, const char *path)
 {
+    static const unsigned char numpy[] = { 0x93, 'N', 'U', 'M', 'P', 'Y' };
+    const unsigned char *bytes;
+    bool text;
+
     DT_CHECK(
         ends_with(path, ".bin"), DT_ERR_UNSUPPORTED,
         "%s: is no file of tokens: has no header of llm.c, no Megatron index beside it, and is "
@@ -87,6 +107,17 @@ static dt_status open_plain(dti_token_file *f, const char *path)
     DT_CHECK(f->tokens.in.bytes % 2 == 0, DT_ERR_FORMAT,
              "%s: has %lld bytes: without a header it would be tokens of two bytes each",
              f->tokens.in.label, (long long)f->tokens.in.bytes);
+    DT_TRY(
+        dti_mapped_at(&f->tokens, 0, dti_min(f->tokens.in.bytes, (int64_t)sizeof numpy), &bytes));
+    DT_CHECK(f->tokens.in.bytes < (int64_t)sizeof numpy || memcmp(bytes, numpy, sizeof numpy) != 0,
+             DT_ERR_UNSUPPORTED, "%s: is an array of NumPy; write its ids alone, ids.tofile(NAME)",
+             f->tokens.in.label);
+    DT_TRY(looks_like_text(f, &text));
+    DT_CHECK(
+        !text, DT_ERR_UNSUPPORTED,
+        "%s: is a text and no file of tokens, though it is called .bin; dtensor tokenize makes "
+        "one of it",
+        f->tokens.in.label);
     f->type = DTI_TOKEN_U16;
     f->n = f->tokens.in.bytes / 2;
     return DT_OK;

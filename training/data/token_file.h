@@ -59,6 +59,7 @@ typedef struct dti_token_file {
 typedef struct dti_token_wish {
     int32_t begin_token, end_token; /* see dt_data_options */
     uint64_t tokenizer;
+    int64_t vocab_size; /* 0: not known */
 } dti_token_wish;
 
 /* Headers, index, side files are checked against each other and the files' sizes. On error there is
