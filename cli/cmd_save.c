@@ -76,6 +76,11 @@ static dt_status print_json(const saving *s)
         6);
 }
 
+static void warn(void *console, const char *text)
+{
+    cli_warn(console, text);
+}
+
 static dt_status save(const cli_args *args, const cli_env *env, const cli_console *console)
 {
     cli_args own = *args; /* nothing is computed: the CPU unless another is named */
@@ -97,6 +102,9 @@ static dt_status save(const cli_args *args, const cli_env *env, const cli_consol
     DT_TRY_TO(done, st, cli_session_open(&own, env, console, &session));
     DT_TRY_TO(done, st, cli_check_saved(&session));
     DT_TRY_TO(done, st, dt_save_check(own.folder, args->output, session.dtype));
+    if (args->dtype == NULL && !session.info.packed) /* who names one knows */
+        DT_TRY_TO(done, st,
+                  dt_checkpoint_dtype_remarks(own.folder, session.dtype, warn, (void *)console));
     st = cli_session_run(&session, save_on_rank, &s);
     /* what can be wrong with --output was looked at before: a full disk, or one that broke */
     if (st == DT_ERR_IO && atomic_load(&s.writes)) *console->failed_output = true;
@@ -118,6 +126,8 @@ const cli_command cli_save = {
     .details =
         "Loads a Hugging Face folder onto the mesh and writes it as one: weights in files of\n"
         "at most --max-shard-size, configuration and tokenizer beside them. Every rank writes\n"
-        "what it holds. Without --dtype values keep their bits.",
+        "what it holds. Without --dtype values are of the dtype that config.json names; tensors "
+        "of\n"
+        "another one are converted, with a warning.",
     .run = save,
 };

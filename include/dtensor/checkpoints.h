@@ -86,6 +86,14 @@ DT_API DT_MUST_USE dt_status dt_checkpoint_remarks(dt_runtime *rt, const char *d
 DT_API DT_MUST_USE dt_status dt_checkpoint_training_remarks(const char *dir, dt_remark_fn say,
                                                             void *arg);
 
+/**
+ * Says if weights are in files of another dtype than `dtype`: a load converts them, so that saving
+ * them gives other bits. Not collective. Errors: as dt_checkpoint_open(); DT_ERR_FORMAT, DT_ERR_IO
+ * files that are no checkpoint.
+ */
+DT_API DT_MUST_USE dt_status dt_checkpoint_dtype_remarks(const char *dir, dt_dtype dtype,
+                                                         dt_remark_fn say, void *arg);
+
 /* What could be found out; zero and NULL where nothing could. Code DT_OK of an error: none. */
 typedef struct dt_checkpoint_report {
     bool supported;       /* a model can be made of it */
