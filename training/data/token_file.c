@@ -79,8 +79,8 @@ static dt_status open_llmc(dti_token_file *f, const int32_t head[3])
 
 enum { LOOKED_AT = 4096, ENOUGH = 256 };
 
-/* Whether a file of no header begins as a text does: without zeros and other bytes that no text has,
- * of which ids of two bytes have one in four or more. */
+/* Whether a file of no header begins as a text does: without zeros and other bytes that no text
+ * has, of which ids of two bytes have one in four or more. */
 static dt_status looks_like_text(dti_token_file *f, bool *text)
 {
     const int64_t n = dti_min(f->tokens.in.bytes, LOOKED_AT);
