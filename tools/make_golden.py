@@ -22,8 +22,8 @@ decisions and asserts the bounds once more on the files it wrote:
     - beams stay the same under noise of 1e-4 of the largest |logit|
     - a router's choice of experts, on the prompt, is wider than 0.05 of the rms of its logits, and
       the same in bfloat16
-    - of the fixtures behind qwen3/relu2 (which 20 seeds are tried for), bfloat16 is off by no less
-      than it is on 32 other prompts on average
+    - of the fixtures behind qwen3/relu2 (which 20 seeds are tried for, more where none holds),
+      bfloat16 is off by no less than it is on 32 other prompts on average
 
 Run, from the repository root (about ten minutes; a name makes that fixture alone, and no README):
 

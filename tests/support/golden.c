@@ -88,6 +88,7 @@ const char *const dt_golden_fixtures[DT_GOLDEN_ALL] = {
     "ernie4_5/uneven",
     "qwen2_moe/base",
     "qwen2_moe/uneven",
+    "exaone4/uneven",
 };
 
 static dt_status read_ids(const dti_st_file *file, const char *name, const dti_st_stage *stage,
