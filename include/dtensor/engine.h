@@ -22,7 +22,8 @@ typedef struct dt_engine_options {
     size_t size;          /* sizeof(dt_engine_options) */
     int64_t pool_tokens;  /* whose keys and values there is room for, in each replica; or */
     int64_t pool_bytes;   /* bytes of them on each rank; or, if both are 0, */
-    double pool_share;    /* of the memory of this machine or device that is free: 0.25 */
+    double pool_share;    /* of what this machine has for each of its ranks, beside what it
+                             * holds: 0.25. Not of a GPU: there one of the others says */
     int64_t max_texts;    /* in a pass of a replica: 32 */
     int64_t max_rows;     /* tokens in a pass of a replica: 512 */
     int64_t max_queued;   /* prompts that wait: 1024 */
