@@ -35,7 +35,7 @@ void dti_workers_version(char version[64])
 {
     (void)snprintf(version, 64, "%s %zu %zu %zu %zu %zu", dt_version(), sizeof(dt_run_options),
                    sizeof(dt_parallelize_options), sizeof(dt_generate_options), sizeof(dt_error),
-                   sizeof(dti_view) + sizeof(dti_board));
+                   sizeof(dti_view) + sizeof(dti_board) + sizeof(dti_start) + sizeof(dti_asked));
 }
 
 size_t dti_views_bytes(int n_ranks)
