@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 void served_ask(served_request *a, int i)
 {
@@ -160,11 +161,21 @@ static void *end(void *arg)
     return arg;
 }
 
-/* The first thread of a process brings one of ThreadSanitizer's along. */
+/* The first thread of a process brings one of ThreadSanitizer's along. One that was joined is
+ * listed for a moment longer: the least of some counts is what there is. */
 int served_threads(void)
 {
     pthread_t first;
+    int least;
 
     if (pthread_create(&first, NULL, end, NULL) == 0) (void)pthread_join(first, NULL);
-    return dt_test_count_files("/proc/self/task", "");
+    least = dt_test_count_files("/proc/self/task", "");
+    for (int i = 0; i < 5; i++) {
+        const struct timespec nap = { 0, 1000000 };
+        int n;
+        (void)nanosleep(&nap, NULL);
+        n = dt_test_count_files("/proc/self/task", "");
+        if (n < least) least = n;
+    }
+    return least;
 }
