@@ -34,6 +34,7 @@ struct dt_call {
     bool broken;   /* a pass or a call was told to end; on every rank alike */
     dt_error said; /* of telling, or of asking whether it goes on: the crew cannot go on */
     int64_t n_steps;
+    uint64_t salt; /* of texts: see dt_request_options */
     /* texts, by steps of their own */
     dti_making making;
     int64_t *told; /* tokens of each text that the caller has got */

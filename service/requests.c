@@ -70,6 +70,7 @@ static dt_status make_texts(dt_served *m, dti_crew *c, const dt_ids *prompts, in
                       how->on_logprobs != NULL;
     DT_TRY_TO(done, st, dti_packet_put_options(&t->packet, o));
     DT_TRY_TO(done, st, dti_packet_put_lists(&t->packet, prompts, n_prompts));
+    DT_TRY_TO(done, st, dti_packet_put(&t->packet, &how->salt, sizeof how->salt));
     DT_TRY_TO(done, st, dti_ticket_queue(t));
     *out = t;
     t = NULL;

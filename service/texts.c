@@ -33,6 +33,7 @@ dt_status dti_texts_begin(dti_job *j)
 
     DT_TRY(dti_unpack_options(&j->from, &o));
     DT_TRY(dti_unpack_lists(&j->from, &prompts, &n));
+    DT_TRY(dti_unpack_copy(&j->from, &j->salt, sizeof j->salt));
     if (o.on_scores != NULL) o.on_scores = on_scores;
     o.scores_arg = j;
     DT_TRY(dti_together_begin(j, prompts, n, &o, &taken));

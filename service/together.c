@@ -46,9 +46,12 @@ dt_status dti_together_begin(dti_job *j, const dt_ids *prompts, int64_t n_prompt
                              const dt_generate_options *o, bool *taken)
 {
     const dt_engine_request request = {
-        .size = sizeof request, .prompts = prompts, .n_prompts = n_prompts, .options = o
+        .size = sizeof request,
+        .prompts = prompts,
+        .n_prompts = n_prompts,
+        .options = o,
+        .salt = j->salt,
     };
-
     dt_status st = DT_OK;
 
     *taken = false;

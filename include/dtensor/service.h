@@ -181,11 +181,14 @@ typedef struct dt_request_options {
     /* before on_token of the same token, where dt_generate_options.n_logprobs asks for them: what
      * dt_generated_logprobs() gives of it */
     void (*on_logprobs)(void *arg, int64_t text, int64_t n, const dt_logprob *list, int64_t n_list);
+    uint64_t salt; /* of texts: keys and values of equal beginnings are shared among requests of one
+                    * salt. Who asks for others, who may not notice what each other asks for by how
+                    * fast an answer comes, gives each a salt of its own; default 0 */
 } dt_request_options;
 
-#define DT_REQUEST_OPTIONS_INIT                                        \
-    {                                                                  \
-        sizeof(dt_request_options), 0, 0, NULL, NULL, NULL, NULL, NULL \
+#define DT_REQUEST_OPTIONS_INIT                                           \
+    {                                                                     \
+        sizeof(dt_request_options), 0, 0, NULL, NULL, NULL, NULL, NULL, 0 \
     }
 
 /**

@@ -335,6 +335,7 @@ static bool submit(dti_generation *g)
     how.on_token = on_token;
     how.on_logprobs = on_logprobs;
     how.arg = g;
+    how.salt = x->salt;
     if (st == DT_OK)
         st = dt_service_submit(g->model->served, g->prompts, g->wish.n_prompts, &g->wish.o, &how,
                                &g->ticket);

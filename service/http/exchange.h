@@ -28,6 +28,7 @@ typedef struct dti_exchange {
     dti_head head;
     dti_buffer body;
     bool too_long; /* the body; it is not kept */
+    uint64_t salt; /* of who has this key: they alone share what beginnings of texts have */
 
     /* the answer */
     int status;

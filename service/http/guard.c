@@ -170,8 +170,12 @@ static bool guard_key(dti_exchange *x)
     const char *said = x->head.key != NULL ? x->head.key : "";
     unsigned known = s->options.n_keys == 0;
 
-    for (int i = 0; i < s->options.n_keys; i++)
-        known |= (unsigned)is_same(said, strlen(said), s->keys[i]);
+    x->salt = 0;
+    for (int i = 0; i < s->options.n_keys; i++) {
+        const unsigned same = is_same(said, strlen(said), s->keys[i]);
+        known |= same;
+        x->salt += same * (uint64_t)(i + 1);
+    }
     if (known != 0) return true;
     dti_refuse(x, 401, NULL, "%s",
                x->head.n_keys > 0 ? "the key is not known"

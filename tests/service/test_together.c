@@ -137,3 +137,35 @@ DT_TEST(together, a_pool_that_cannot_be_is_refused_with_the_model)
         DT_ERR_MEMORY, "no room for a block of 128 tokens");
     DT_ASSERT_OK(dt_service_stop(&s));
 }
+
+/* Beginnings are found by who has the same salt. */
+DT_TEST(together, beginnings_are_shared_by_one_salt_alone)
+{
+    enum { LONG_PROMPT = 200, BLOCK = 128 };
+    static const uint64_t salts[] = { 7, 7, 0, 7, 0 };
+    static const int64_t found[] = { 0, BLOCK, BLOCK, 2 * BLOCK, 3 * BLOCK };
+    dt_request_options how = DT_REQUEST_OPTIONS_INIT;
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    int32_t ids[LONG_PROMPT], first = -1;
+    const dt_ids prompt = { ids, LONG_PROMPT };
+    dt_service *s = served_start(2, 20000, NULL);
+    char folder[DT_TEST_PATH_BYTES];
+    dt_service_counts counts;
+    dt_served *m;
+
+    o.max_new_tokens = 1;
+    for (int i = 0; i < LONG_PROMPT; i++) ids[i] = 3 + i * 37 % 200;
+    DT_ASSERT_OK(dt_service_load(s, dt_test_source_path(folder, "examples/checkpoint"), NULL, &m));
+    for (size_t i = 0; i < DT_COUNT(salts); i++) {
+        dt_generated *g;
+        how.salt = salts[i];
+        DT_ASSERT_OK(dt_service_generate(m, &prompt, 1, &o, &how, &g));
+        if (i == 0) first = dt_generated_ids(g, 0).ids[0];
+        DT_ASSERT_EQ_INT(dt_generated_ids(g, 0).ids[0], first);
+        dt_generated_release(&g);
+        DT_ASSERT_OK(dt_service_count(m, &counts));
+        DT_ASSERT_EQ_INT(counts.engine.found_tokens, found[i]);
+    }
+    DT_ASSERT_OK(dt_service_unload(&m));
+    DT_ASSERT_OK(dt_service_stop(&s));
+}
