@@ -133,7 +133,7 @@ static dt_status bad_calls(dt_mesh *mesh, const void *arg)
         { NULL, DT_ERR_ARG, "call, in or out is NULL" },
         { &no_name, DT_ERR_ARG, "a call needs a name and a function" },
         { &no_run, DT_ERR_ARG, "a call needs a name and a function" },
-        { &many, DT_ERR_ARG, "f: 9 operands and 1 results: 1 to 8 and 1 to 4 are possible" },
+        { &many, DT_ERR_ARG, "f: 10 operands and 1 results: 1 to 9 and 1 to 4 are possible" },
         { &none, DT_ERR_ARG, "f: 1 operands and 0 results" },
         { &nowhere, DT_ERR_ARG, "f: result 0 has no placements or no shape" },
         { &bad_place, DT_ERR_LAYOUT, "f: result 0: " },
@@ -148,7 +148,7 @@ static dt_status bad_calls(dt_mesh *mesh, const void *arg)
     (void)arg;
     no_name.name = NULL;
     no_run.run = NULL;
-    many.n_in = 9;
+    many.n_in = DT_OP_MAX_IN + 1;
     none.n_out = 0;
     nowhere.out[0].place = NULL;
     bad_place.out[0].place = &beyond;

@@ -44,8 +44,8 @@ static const bad_row bad_rows[] = {
       "needs a name, axes and types" },
     { OWN("no_types", "ab -> ab", NULL, no_kernel, 0, 0), 1, DT_ERR_ARG,
       "needs a name, axes and types" },
-    { OWN("many", "ab -> ab", "F>F", no_kernel, 0, 0), 9, DT_ERR_ARG,
-      "many is called with 9 operands: 1 to 8" },
+    { OWN("many", "ab -> ab", "F>F", no_kernel, 0, 0), DT_OP_MAX_IN + 1, DT_ERR_ARG,
+      "many is called with 10 operands: 1 to 9" },
 };
 
 static dt_status refuses(dt_mesh *mesh, const void *arg)
