@@ -428,7 +428,7 @@ static const mistake mistakes[] = {
     { "no model",         NULL,     NULL, { "generate", "-t", "1" }, { "--model DIR" } },
     { "no command",       NULL,     NULL, { NULL }, { "--help" } },
     { "unknown command",  NULL,     NULL, { "genrate" }, { "genrate", "did you mean \"generate\"" } },
-    { "far command",      NULL,     NULL, { "frobnicate" }, { "frobnicate", "generate, chat, logits, gradients, compare, save, inspect" } },
+    { "far command",      NULL,     NULL, { "frobnicate" }, { "frobnicate", "generate, chat, serve, logits, gradients, compare, save, inspect" } },
     /* inspect */
     { "inspect nothing",  NULL,      NULL, { "inspect" }, { "inspect DIR" } },
     { "inspect empty name", NULL,    NULL, { "inspect", "" }, { "DIR is empty" } },
