@@ -113,10 +113,10 @@ _Static_assert(offsetof(dt_generate_options, n_bad_words) ==
                        offsetof(dt_generate_options, sequence_bias) + sizeof(void *),
                "so is that of a list of lists");
 
-static bool is_list(const dt_knob *k)
+static bool is_pointer(const dt_knob *k)
 {
-    return k->kind == DT_KNOB_TOKENS || k->kind == DT_KNOB_WORDS || k->kind == DT_KNOB_TEXTS ||
-           k->kind == DT_KNOB_BIASES;
+    return k->kind == DT_KNOB_TEXT || k->kind == DT_KNOB_TOKENS || k->kind == DT_KNOB_WORDS ||
+           k->kind == DT_KNOB_TEXTS || k->kind == DT_KNOB_BIASES;
 }
 
 static dt_status put_biases(dti_packet *p, const dt_bias *biases, int64_t n)
@@ -140,9 +140,11 @@ dt_status dti_packet_put_options(dti_packet *p, const dt_generate_options *optio
     for (int i = 0; i < n; i++) {
         const dt_knob *k = &knobs[i];
         const void *list = NULL;
-        if (is_list(k)) list = pointer_at(&o, k);
+        if (is_pointer(k)) list = pointer_at(&o, k);
         if (list == NULL) continue;
-        if (k->kind == DT_KNOB_BIASES)
+        if (k->kind == DT_KNOB_TEXT)
+            DT_TRY(dti_packet_put_text(p, list));
+        else if (k->kind == DT_KNOB_BIASES)
             DT_TRY(put_biases(p, list, count_at(&o, k)));
         else if (k->kind == DT_KNOB_TOKENS)
             DT_TRY(dti_packet_put_lists(p, &(dt_ids){ list, count_at(&o, k) }, 1));
@@ -219,6 +221,15 @@ dt_status dti_unpack_pieces(dti_unpacking *u, const dt_piece **out, int64_t *n)
     return DT_OK;
 }
 
+static dt_status unpack_text(dti_unpacking *u, dt_generate_options *o, const dt_knob *k)
+{
+    const char *text;
+
+    DT_TRY(dti_unpack_text(u, &text));
+    memcpy((char *)o + k->at, &text, sizeof text);
+    return DT_OK;
+}
+
 static dt_status unpack_texts(dti_unpacking *u, dt_generate_options *o, const dt_knob *k)
 {
     const int64_t n = count_at(o, k);
@@ -257,7 +268,11 @@ dt_status dti_unpack_options(dti_unpacking *u, dt_generate_options *o)
         const dt_knob *k = &knobs[i];
         const dt_ids *lists;
         int64_t m;
-        if (!is_list(k) || pointer_at(o, k) == NULL) continue;
+        if (!is_pointer(k) || pointer_at(o, k) == NULL) continue;
+        if (k->kind == DT_KNOB_TEXT) {
+            DT_TRY(unpack_text(u, o, k));
+            continue;
+        }
         if (k->kind == DT_KNOB_BIASES) {
             DT_TRY(unpack_biases(u, o, k));
             continue;

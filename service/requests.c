@@ -51,7 +51,7 @@ static dt_status make_texts(dt_served *m, dti_crew *c, const dt_ids *prompts, in
     dt_status st = DT_OK;
     int64_t n;
 
-    if (o->n_stop_strings > 0 || o->json_object || how->on_text != NULL)
+    if (o->n_stop_strings > 0 || o->json_object || o->json_schema != NULL || how->on_text != NULL)
         DT_TRY(dti_served_open(m, &tokenizer, NULL));
     o->tokenizer = tokenizer; /* never changes: ranks may use it, too */
     DT_TRY_TO(done, st, check_texts(c, prompts, n_prompts, o, &n));

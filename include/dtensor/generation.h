@@ -29,7 +29,7 @@ typedef void (*dt_scores_fn)(void *arg, int64_t n, const float *scores, int64_t 
 typedef enum dt_end {
     DT_END_NONE,     /* no token was asked for, or beam search found no such text */
     DT_END_EOS,      /* an end-of-sequence token, which is its last */
-    DT_END_STRING,   /* the last token completed one of stop_strings, or json_object */
+    DT_END_STRING,   /* the last token completed one of stop_strings, or JSON */
     DT_END_LENGTH,   /* as many as max_new_tokens or max_length allow */
     DT_END_CANCELLED /* somebody asked a service to stop (<dtensor/service.h>) */
 } dt_end;
@@ -101,7 +101,7 @@ typedef struct dt_generate_options {
 
     const char *const *stop_strings; /* [n_stop_strings] UTF-8; any of them ends a text */
     int64_t n_stop_strings;
-    dt_tokenizer *tokenizer; /* to find them by, and what json_object allows */
+    dt_tokenizer *tokenizer; /* to find them by, and what json_object and json_schema allow */
 
     /* of dt_generate_batch() */
     int64_t num_return_sequences; /* texts for each prompt: 1 */
@@ -117,6 +117,8 @@ typedef struct dt_generate_options {
     int64_t n_logprobs; /* dt_generated_logprobs(): of each new token and so many best; -1: none */
     bool json_object;   /* new tokens are one object of JSON, whose end ends the text (as a string
                          * does), by `tokenizer`; cut off where the length ends it before */
+    const char *json_schema; /* the same, of a value that a schema of JSON describes; NULL: none.
+                              * docs/generation.md: which keywords */
 } dt_generate_options;
 
 /* What a setting is. */
@@ -128,6 +130,7 @@ typedef enum dt_knob_kind {
     DT_KNOB_TOKEN,    /* int32_t */
     DT_KNOB_TOKENS,   /* dt_ids */
     DT_KNOB_WORDS,    /* a list of dt_ids, and how many */
+    DT_KNOB_TEXT,     /* a string, or NULL */
     DT_KNOB_TEXTS,    /* a list of strings, and how many */
     DT_KNOB_STOPPING, /* dt_early_stopping */
     DT_KNOB_BIASES    /* a list of dt_bias, and how many */
@@ -157,7 +160,7 @@ DT_API const dt_knob *dt_generate_knob(const char *field);
         sizeof(dt_generate_options), -1, false, NULL, NULL, 0, DT_IDS_NONE, -1, 1.0, 0, NULL, 0, \
             0, 0, -1, DT_IDS_NONE, false, DT_IDS_NONE, DT_IDS_NONE, false, 0, 1.0, 50, 1.0, 0.0, \
             1.0, 0.0, 0.0, false, NULL, NULL, NULL, 0, NULL, 1, 1, 1.0, DT_EARLY_STOPPING_FALSE, \
-            NULL, 0, 0.0, 0.0, -1, false                                                         \
+            NULL, 0, 0.0, 0.0, -1, false, NULL                                                   \
     }
 
 /* What messages call a setting: who has not filled in the struct knows it as an option of a
@@ -194,6 +197,11 @@ DT_API DT_MUST_USE dt_status dt_generate_check(const dt_generate_options *option
 DT_API DT_MUST_USE dt_status dt_generate_batch_check(const dt_generate_options *options,
                                                      const dt_model_info *info,
                                                      const dt_option_names *names);
+
+/** Whether dt_generate_options.json_schema may be so. Not collective. Errors: DT_ERR_ARG NULL;
+ * DT_ERR_FORMAT no schema; DT_ERR_UNSUPPORTED what is not kept to, by its name and its place;
+ * DT_ERR_MEMORY. */
+DT_API DT_MUST_USE dt_status dt_json_schema_check(const char *schema);
 
 /**
  * The best next token of every sequence, for a loop of one's own: what dt_generate() chooses

@@ -212,7 +212,7 @@ static dt_status read_pick(const dt_engine *e, const dti_pick *p, int32_t *id, d
     dti_text_rules *u = &p->request->rules;
 
     u->n_new = p->of->n_known - p->of->n_prompt;
-    if (u->o.json_object && u->texts == NULL) DT_TRY(dti_rules_make_texts(u)); /* a replica's */
+    DT_TRY(dti_rules_make_texts(u)); /* others than its replica have none yet */
     DT_TRY(dti_choice_of(&e->model->info, u, p->key, p->of->n_known, p->text, id));
     DT_TRY(dti_ends(u, p->of->ids, p->of->n_known, *id, end));
     return DT_OK;

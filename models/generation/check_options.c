@@ -150,6 +150,11 @@ static dt_status check_strings(asked *a)
     return DT_OK;
 }
 
+static bool writes_json(const dt_generate_options *o)
+{
+    return o->json_object || o->json_schema != NULL;
+}
+
 static dt_status check_many(asked *a)
 {
     static const char many[] = "num_return_sequences";
@@ -194,9 +199,10 @@ dt_status dti_options_check(const dt_generate_options *o, const dt_model_info *i
     DT_CHECK(o->n_logprobs >= -1 && o->n_logprobs <= MOST_LOGPROBS, DT_ERR_ARG,
              "%s is %lld, must be from 0 to %d, or -1 for none", named(&a, "n_logprobs"),
              (long long)o->n_logprobs, (int)MOST_LOGPROBS);
-    DT_CHECK(!o->json_object || o->num_beams == 1, DT_ERR_ARG,
-             "%s is set, and %s is %lld: beams are not made to write JSON",
-             named(&a, "json_object"), "num_beams", (long long)o->num_beams);
+    DT_CHECK(!writes_json(o) || o->num_beams == 1, DT_ERR_ARG,
+             "%s is set, and num_beams is %lld: beams are not made to write JSON",
+             named(&a, o->json_schema != NULL ? "json_schema" : "json_object"),
+             (long long)o->num_beams);
     DT_CHECK(o->n_logprobs < 0 || o->num_beams == 1, DT_ERR_ARG,
              "%s is %lld: beam search has none, num_beams is %lld", named(&a, "n_logprobs"),
              (long long)o->n_logprobs, (long long)o->num_beams);
@@ -271,7 +277,7 @@ static bool processes_tokens(const dti_text_rules *u)
     return o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 || o->n_bad_words > 0 ||
            u->min_length > u->n_prompt || o->forced_bos >= 0 || o->forced_eos.n > 0 ||
            o->n_sequence_bias > 0 || o->presence_penalty != 0 || o->frequency_penalty != 0 ||
-           o->n_logprobs >= 0 || o->json_object || o->remove_invalid_values ||
+           o->n_logprobs >= 0 || writes_json(o) || o->remove_invalid_values ||
            o->suppress_tokens.n > 0 || o->begin_suppress_tokens.n > 0;
 }
 
@@ -298,19 +304,35 @@ static dti_top top_of(const dti_text_rules *u)
     return top;
 }
 
+static dt_status make_schema(dti_text_rules *u)
+{
+    dti_json_schema *schema;
+    dt_status st;
+
+    DT_TRY(dti_new(sizeof *schema, &schema));
+    st = dti_json_schema_make(schema, u->o.json_schema);
+    if (st == DT_OK)
+        u->schema = schema;
+    else
+        dti_free(schema);
+    DT_TRY(st);
+    return DT_OK;
+}
+
 dt_status dti_rules_make(dti_text_rules *u, const dt_model_info *info, const dt_generate_options *o,
                          int64_t n_prompt)
 {
     *u = (dti_text_rules){ .o = *o, .vocab = info->vocab_size, .n_prompt = n_prompt, .keep = 1 };
     DT_TRY(dti_options_check(o, info, NULL));
-    DT_CHECK((o->n_stop_strings == 0 && !o->json_object) || o->tokenizer != NULL, DT_ERR_ARG,
+    DT_CHECK((o->n_stop_strings == 0 && !writes_json(o)) || o->tokenizer != NULL, DT_ERR_ARG,
              "%s found in text: set options.tokenizer",
-             o->n_stop_strings > 0 ? "stop_strings are" : "what json_object allows is");
+             o->n_stop_strings > 0 ? "stop_strings are" : "what is JSON is");
     if (!o->ignore_eos) u->eos = o->eos;
     if (!o->ignore_eos && o->eos.ids == NULL) u->eos = (dt_ids){ info->eos, info->n_eos };
     DT_TRY(settle_lengths(u, info));
     u->processes = processes(u);
     u->top = top_of(u);
+    if (writes_json(o)) DT_TRY(make_schema(u));
     return DT_OK;
 }
 
@@ -321,6 +343,9 @@ void dti_rules_free(dti_text_rules *u)
     dti_free(u->norms);
     dti_free(u->seen);
     dti_free(u->window);
+    if (u->schema != NULL) dti_json_schema_free(u->schema);
+    dti_free(u->schema);
+    u->schema = NULL;
     if (u->texts != NULL) dti_token_texts_free(u->texts);
     dti_free(u->texts);
     u->texts = NULL;

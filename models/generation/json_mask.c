@@ -37,31 +37,46 @@ void dti_token_texts_free(dti_token_texts *t)
     *t = (dti_token_texts){ 0 };
 }
 
-static bool read_token(const dti_token_texts *t, int64_t id, dti_json_state *s)
+static bool read_token(const dti_json_schema *schema, const dti_token_texts *t, int64_t id,
+                       dti_json_state *s)
 {
     const size_t end = t->begin[id + 1];
 
     if (t->begin[id] == end) return false;
     for (size_t at = t->begin[id]; at < end; at++)
-        if (!dti_json_step(s, (unsigned char)t->text[at])) return false;
+        if (!dti_json_step(schema, s, (unsigned char)t->text[at])) return false;
     return true;
 }
 
-bool dti_json_read_tokens(const dti_token_texts *t, const int32_t *ids, int64_t n,
-                          dti_json_state *out)
+bool dti_json_read_tokens(const dti_json_schema *schema, const dti_token_texts *t,
+                          const int32_t *ids, int64_t n, dti_json_state *out)
 {
-    *out = (dti_json_state){ 0 };
+    dti_json_begin(schema, out);
     for (int64_t i = 0; i < n; i++)
-        if (!read_token(t, ids[i], out)) return false;
+        if (!read_token(schema, t, ids[i], out)) return false;
     return true;
 }
 
-void dti_json_mask(const dti_token_texts *t, const dti_json_state *s, float *scores, int64_t first,
-                   int64_t n)
+/* Most tokens fail with their first byte, which is tried once for all of them. */
+void dti_json_mask(const dti_json_schema *schema, const dti_token_texts *t, const dti_json_state *s,
+                   float *scores, int64_t first, int64_t n)
 {
+    dti_json_state next;
+    bool may[256];
+
+    for (int c = 0; c < 256; c++) {
+        dti_json_copy(&next, s);
+        may[c] = dti_json_step(schema, &next, (unsigned char)c);
+    }
     for (int64_t i = 0; i < n; i++) {
-        dti_json_state next = *s;
-        if (first + i >= t->n || !read_token(t, first + i, &next)) scores[i] = -INFINITY;
+        const size_t at = first + i < t->n ? t->begin[first + i] : 0;
+        const size_t bytes = first + i < t->n ? t->begin[first + i + 1] - at : 0;
+        bool well = bytes > 0 && may[(unsigned char)t->text[at]];
+        if (well && bytes > 1) {
+            dti_json_copy(&next, s);
+            well = read_token(schema, t, first + i, &next);
+        }
+        if (!well) scores[i] = -INFINITY;
     }
 }
 
@@ -70,6 +85,7 @@ dt_status dti_rules_make_texts(dti_text_rules *u)
     dti_token_texts *t;
     dt_status st;
 
+    if (u->schema == NULL || u->texts != NULL) return DT_OK;
     DT_TRY(dti_new(sizeof *t, &t));
     st = dti_token_texts_make(t, u->o.tokenizer, u->vocab);
     u->texts = t;
@@ -81,7 +97,7 @@ bool dti_json_ends(const dti_text_rules *u, const int32_t *ids, int64_t n, int32
 {
     dti_json_state s;
 
-    return u->o.json_object && u->texts != NULL &&
-           dti_json_read_tokens(u->texts, ids + n - u->n_new, u->n_new, &s) &&
-           read_token(u->texts, next, &s) && dti_json_is_whole(&s);
+    return u->schema != NULL && u->texts != NULL &&
+           dti_json_read_tokens(u->schema, u->texts, ids + n - u->n_new, u->n_new, &s) &&
+           read_token(u->schema, u->texts, next, &s) && dti_json_is_whole(&s);
 }

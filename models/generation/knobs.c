@@ -50,6 +50,7 @@ static const dt_knob knobs[] = {
     KNOB(frequency_penalty,     NULL,                           "frequency-penalty",     NUMBER,   -1e3,    1e3),
     KNOB(n_logprobs,            NULL,                           NULL,                    COUNT,    -1,      1024),
     KNOB(json_object,           NULL,                           NULL,                    FLAG,     0,       1),
+    KNOB(json_schema,           NULL,                           NULL,                    TEXT,     0,       0),
     KNOB(ignore_eos,            NULL,                           "ignore-eos",            FLAG,     0,       1),
 };
 /* clang-format on */

@@ -124,9 +124,10 @@ static void write_json(const dti_text_rules *rules, const row *r)
 {
     dti_json_state s;
 
-    if (dti_json_read_tokens(rules->texts, r->ids + r->length - rules->n_new, rules->n_new, &s) &&
+    if (dti_json_read_tokens(rules->schema, rules->texts, r->ids + r->length - rules->n_new,
+                             rules->n_new, &s) &&
         !dti_json_is_whole(&s))
-        dti_json_mask(rules->texts, &s, r->scores, r->first, r->n);
+        dti_json_mask(rules->schema, rules->texts, &s, r->scores, r->first, r->n);
 }
 
 static void process(const dti_text_rules *rules, const row *r)
@@ -150,12 +151,12 @@ static void process(const dti_text_rules *rules, const row *r)
     if (o->remove_invalid_values) make_valid(r);
     ban_all(r, o->suppress_tokens);
     if (rules->n_new == (later ? 1 : 0)) ban_all(r, o->begin_suppress_tokens);
-    if (o->json_object) write_json(rules, r);
+    if (rules->schema != NULL) write_json(rules, r);
 }
 
 dt_status dti_process_tokens(dti_text_rules *rules, const dti_history *h, dti_scores *s)
 {
-    if (rules->o.json_object && rules->texts == NULL) DT_TRY(dti_rules_make_texts(rules));
+    DT_TRY(dti_rules_make_texts(rules));
     DT_TRY(dti_grow((void **)&rules->seen, &rules->seen_room, (size_t)s->n + 1, 1));
     for (int64_t i = 0; i < s->n_rows; i++) {
         const int64_t of_all = s->first_row + i;

@@ -32,7 +32,8 @@ typedef struct dti_text_rules {
     dti_norm *norms;
     unsigned char *seen;
     int32_t *window;               /* of stop strings */
-    struct dti_token_texts *texts; /* of json_object, made when it is needed first; NULL */
+    struct dti_json_schema *schema; /* of json_schema or json_object; NULL: of neither */
+    struct dti_token_texts *texts;  /* with a schema, made when they are needed first */
     size_t window_room, limits_room, values_room, norms_room, seen_room;
 } dti_text_rules;
 
@@ -50,7 +51,7 @@ dt_status dti_texts_check(const dt_generate_options *o, const dt_model_info *inf
                           const dt_option_names *names) DT_MUST_USE;
 void dti_rules_free(dti_text_rules *rules); /* accepts a zeroed one */
 
-/* The bytes of all tokens, where json_object needs them. */
+/* The bytes of all tokens, if there is a schema and they are not there. */
 dt_status dti_rules_make_texts(dti_text_rules *rules) DT_MUST_USE;
 
 bool dti_is_eos(const dti_text_rules *rules, int32_t id);
