@@ -31,7 +31,7 @@ typedef struct dti_text_rules {
     float *limits, *values;
     dti_norm *norms;
     unsigned char *seen;
-    int32_t *window;               /* of stop strings */
+    int32_t *window;                /* of stop strings */
     struct dti_json_schema *schema; /* of json_schema or json_object; NULL: of neither */
     struct dti_token_texts *texts;  /* with a schema, made when they are needed first */
     size_t window_room, limits_room, values_room, norms_room, seen_room;

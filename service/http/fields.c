@@ -233,16 +233,56 @@ static bool read_text_logprobs(dti_wish *w, const char *name, const json_t *v)
     return true;
 }
 
+/* {"name", "schema"}, and what has no effect: a schema is always kept to. */
+static bool read_schema(dti_wish *w, const char *name, const json_t *v)
+{
+    static const char *const names[] = { "name", "schema", "strict", "description" };
+    const char *key;
+    json_t *member;
+
+    if (!json_is_object(json_object_get(v, "schema")))
+        return dti_wish_refuse(w, name, "%s: json_schema is an object with a \"schema\"", name);
+    json_object_foreach((json_t *)(uintptr_t)v, key, member)
+    {
+        bool known = false;
+        for (size_t i = 0; i < DT_COUNT(names); i++) known |= strcmp(key, names[i]) == 0;
+        if (!known)
+            return dti_wish_refuse(w, name, "%s: json_schema has a field that is not known here",
+                                   name);
+    }
+    return dti_wish_take_schema(w, name, json_object_get(v, "schema"));
+}
+
+bool dti_wish_take_schema(dti_wish *w, const char *name, const json_t *schema)
+{
+    char *text = json_dumps(schema, JSON_COMPACT), *copy = NULL;
+    dt_status st = DT_ERR_MEMORY;
+
+    if (text != NULL) st = dti_arena_strndup(&w->arena, text, strlen(text), &copy);
+    free(text);
+    if (st == DT_OK) st = dt_json_schema_check(copy);
+    w->o.json_schema = copy;
+    if (st == DT_ERR_MEMORY) return dti_wish_no_memory(w);
+    return st == DT_OK || dti_wish_refuse(w, name, "%s: %s", name, dt_last_error()->message);
+}
+
 static bool read_format(dti_wish *w, const char *name, const json_t *v)
 {
+    const json_t *schema = json_object_get(v, "json_schema");
     const char *type = json_string_value(json_object_get(v, "type"));
 
+    if (type != NULL && strcmp(type, "json_schema") == 0 && schema != NULL &&
+        json_object_size(v) == 2)
+        return read_schema(w, name, schema);
     if (type != NULL && json_object_size(v) == 1) {
         w->o.json_object = strcmp(type, "json_object") == 0;
         if (w->o.json_object || strcmp(type, "text") == 0) return true;
     }
     return dti_wish_refuse(
-        w, name, "%s: {\"type\":\"text\"} and {\"type\":\"json_object\"} are supported", name);
+        w, name,
+        "%s: {\"type\":\"text\"}, {\"type\":\"json_object\"} and "
+        "{\"type\":\"json_schema\",\"json_schema\":{name, schema}} are supported",
+        name);
 }
 
 static bool read_tool_choice(dti_wish *w, const char *name, const json_t *v)

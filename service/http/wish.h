@@ -68,13 +68,14 @@ bool dti_wish_no_memory(dti_wish *w);
 bool dti_wish_read(dti_wish *w, const char *body, size_t n);
 void dti_wish_free(dti_wish *w);
 
-/* The name of the model that a body asks for, read before the rest: its defaults count below. Out
- * of the arena; NULL: none, or no body that can be read. */
 struct json_t;
 
 /* A body's tree, or NULL: refused. */
 struct json_t *dti_wish_parse(dti_wish *w, const char *body, size_t n);
 bool dti_wish_read_tree(dti_wish *w, const struct json_t *tree);
+
+/* Answers are values of this schema; false: one that cannot be kept to. */
+bool dti_wish_take_schema(dti_wish *w, const char *name, const struct json_t *schema);
 
 /* messages, tools and what else a template is given (messages.c). */
 bool dti_wish_read_messages(dti_wish *w, const struct json_t *messages, const struct json_t *tools,

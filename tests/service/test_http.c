@@ -243,9 +243,39 @@ DT_TEST(http, a_format_of_json_gives_an_object)
         if (strstr(a.body, "\"finish_reason\":\"stop\"") != NULL)
             DT_ASSERT(strrchr(text, '}') != NULL);
     }
-    HTTP_EXPECT(complete(&h, "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\","
-                             "\"json_schema\":{\"name\":\"a\",\"schema\":{}}}}"),
-                400, "response_format");
+    http_stop(&h);
+}
+
+#define SCHEMA(schema)                                                                         \
+    "{\"prompt\":\"ROMEO:\",\"max_tokens\":300,\"response_format\":{\"type\":\"json_schema\"," \
+    "\"json_schema\":{\"name\":\"a\",\"strict\":true,\"schema\":" schema "}}}"
+
+DT_TEST(http, a_format_of_a_schema_gives_a_value_of_it)
+{
+    static const struct {
+        const char *body, *says;
+    } refused[] = {
+        { SCHEMA("{\"type\":\"object\",\"patternProperties\":{}}"),
+          "\\\"patternProperties\\\" is not supported" },
+        { SCHEMA("3"), "with a \\\"schema\\\"" },
+        { SCHEMA("{}"), "says no type" },
+        { SCHEMA("{\"type\":\"object\"},\"also\":1"), "not known here" },
+        { "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\"}}", "json_schema" },
+        { "{\"prompt\":\"a\",\"response_format\":{\"type\":\"grammar\"}}", "are supported" },
+    };
+    static http_server h;
+
+    needs_server();
+    http_start(&h, NULL, 4);
+    HTTP_EXPECT(complete(&h, SCHEMA("{\"enum\":[\"yes, my lord\"]}")), 200, "\"yes, my lord\\\"\"",
+                "\"finish_reason\":\"stop\"");
+    HTTP_EXPECT(complete(&h, SCHEMA("{\"properties\":{\"grave\":{\"const\":true},"
+                                    "\"list\":{\"type\":\"array\",\"maxItems\":0}},"
+                                    "\"required\":[\"grave\",\"list\"]}")),
+                200, "\\\"grave\\\"", "true", "\\\"list\\\"", "\"finish_reason\":\"stop\"");
+    for (size_t i = 0; i < DT_COUNT(refused); i++)
+        HTTP_EXPECT(complete(&h, refused[i].body), 400, refused[i].says,
+                    "\"param\":\"response_format\"");
     http_stop(&h);
 }
 
