@@ -44,6 +44,11 @@ static dt_tensor *rms_norm(dt_tape *t, const dt_layer *layer, dt_tensor *x)
     return dt_rms_norm(t, x, dt_layer_use(t, layer, DT_PARAM_WEIGHT), dt_layer_eps(layer));
 }
 
+static dt_tensor *rms_norm_once(dt_tape *t, const dt_layer *layer, dt_tensor *x)
+{
+    return dt_rms_norm_once(t, x, dt_layer_use(t, layer, DT_PARAM_WEIGHT), dt_layer_eps(layer));
+}
+
 static dt_tensor *rms_norm_1p(dt_tape *t, const dt_layer *layer, dt_tensor *x)
 {
     return dt_rms_norm_1p(t, x, dt_layer_use(t, layer, DT_PARAM_WEIGHT), dt_layer_eps(layer));
@@ -124,6 +129,14 @@ const dt_layer_kind dt_rms_norm_kind = {
     .forward = rms_norm,
 };
 
+const dt_layer_kind dt_rms_norm_once_kind = {
+    .name = "rms_norm_once",
+    .words = "an RMS norm",
+    .like = &dt_rms_norm_kind,
+    .params = { { "weight", "d", .begins = DT_BEGINS_ONES } },
+    .forward = rms_norm_once,
+};
+
 const dt_layer_kind dt_rms_norm_1p_kind = {
     .name = "rms_norm_1p",
     .words = "an RMS norm",
@@ -182,7 +195,7 @@ const dt_layer_kind dt_experts_packed_kind = {
 
 const dt_layer_kind *const dti_kinds[] = { &dt_point_kind,         &dt_linear_kind,
                                            &dt_embedding_kind,     &dt_rms_norm_kind,
-                                           &dt_rms_norm_1p_kind,   &dt_layer_norm_kind,
-                                           &dt_experts_kind,       &dt_linear_packed_kind,
-                                           &dt_experts_packed_kind };
+                                           &dt_rms_norm_once_kind, &dt_rms_norm_1p_kind,
+                                           &dt_layer_norm_kind,    &dt_experts_kind,
+                                           &dt_linear_packed_kind, &dt_experts_packed_kind };
 const int dti_n_kinds = (int)DT_COUNT(dti_kinds);

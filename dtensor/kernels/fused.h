@@ -27,16 +27,16 @@ enum {
 };
 
 /* Which norm a stage does. */
-typedef enum dti_norm_form { DTI_RMS, DTI_RMS_1P, DTI_LAYER } dti_norm_form;
+typedef enum dti_norm_form { DTI_RMS, DTI_RMS_ONCE, DTI_RMS_1P, DTI_LAYER } dti_norm_form;
 
 /* What happens to one tensor: calls by stage, each with the result of the one before as its first
  * operand. All results are written. A result may lie exactly where an operand or an earlier result
  * of its chain does; otherwise nothing that is written overlaps anything else of the group, and
  * chains share only what all of them read. All floats are of one dtype.
  *
- *   DTI_FUSED_ADD_NORM  add of tensors as large as the sum; rms_norm, rms_norm_1p or layer_norm
- *   DTI_FUSED_HEADS     of heads x [B, T, H, E], one stage or more: rms_norm or rms_norm_1p of each
- *                       head; rope; kv_write */
+ *   DTI_FUSED_ADD_NORM  add of tensors as large as the sum; a norm of any form
+ *   DTI_FUSED_HEADS     of heads x [B, T, H, E], one stage or more: an RMS norm of each head; rope;
+ *                       kv_write */
 typedef struct dti_fused_chain {
     const dt_kargs *call[DTI_FUSED_STAGES]; /* NULL: does not happen */
     int form[DTI_FUSED_STAGES];             /* dti_norm_form, of a norm */

@@ -19,7 +19,7 @@
 #include "dtensor/kernels/fused.h"
 #include "dtensor/ops/op_rules.h"
 
-enum { MAX_IN = 3, MAX_FORMS = 3, MAX_ATTR_BYTES = 8, MAX_CALLS = 9 };
+enum { MAX_IN = 3, MAX_FORMS = 4, MAX_ATTR_BYTES = 8, MAX_CALLS = 9 };
 
 /* A call by value, with a reference of each tensor. */
 typedef struct held_call {
@@ -78,7 +78,7 @@ typedef struct fusion_row {
     bool (*fits)(const group *g, const chain *c, const dti_row_call *call); /* c NULL: begins one */
 } fusion_row;
 
-#define RMS_NORMS &dti_op_rms_norm, &dti_op_rms_norm_1p
+#define RMS_NORMS &dti_op_rms_norm, &dti_op_rms_norm_once, &dti_op_rms_norm_1p
 /* clang-format off */
 static const fusion_row fusions[DTI_N_FUSED] = {
 /*                           stages                                                    whole  chains  fits */

@@ -92,6 +92,11 @@ dt_tensor *dt_rms_norm(dt_tape *t, dt_tensor *x, dt_tensor *w, float eps)
     return binary(t, &dti_op_rms_norm, &(dti_norm_attr){ eps }, x, w);
 }
 
+dt_tensor *dt_rms_norm_once(dt_tape *t, dt_tensor *x, dt_tensor *w, float eps)
+{
+    return binary(t, &dti_op_rms_norm_once, &(dti_norm_attr){ eps }, x, w);
+}
+
 dt_tensor *dt_rms_norm_1p(dt_tape *t, dt_tensor *x, dt_tensor *w, float eps)
 {
     return binary(t, &dti_op_rms_norm_1p, &(dti_norm_attr){ eps }, x, w);

@@ -137,6 +137,7 @@ ROW(log_softmax, "... -> ...",                "F>F", RULES(line, line),    log_s
 ROW(cumsum,      "... -> ...",                "F>F", RULES(line, line),    cumsum,     ANY | LINEAR,          ATTR(axis),  LETTERS GRADIENT(cumsum, NOTHING))
 /* norms */
 ROW(rms_norm,    "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_norm,   CHEAP,                 ATTR(norm),  "4 ...d" GRADIENT(rms_norm, IN(0) | IN(1)))
+ROW(rms_norm_once, "...[d], [d] -> ...[d]",   "FF>F", AXES,                rms_norm_once, CHEAP,              ATTR(norm),  "4 ...d" GRADIENT(rms_norm, IN(0) | IN(1)))
 ROW(rms_norm_1p, "...[d], [d] -> ...[d]",     "FF>F", AXES,                rms_norm_1p, CHEAP,                ATTR(norm),  "5 ...d" GRADIENT(rms_norm_1p, IN(0) | IN(1)))
 ROW(layer_norm,  "...[d], [d], [d] -> ...[d]", "FFF>F", AXES,              layer_norm, 0,                     ATTR(norm),  "8 ...d" GRADIENT(layer_norm, IN(0) | IN(1)))
 /* embeddings and positions */
@@ -323,6 +324,7 @@ const dt_op *const dti_op_table[] = {
     &dti_op_log_softmax,
     &dti_op_cumsum,
     &dti_op_rms_norm,
+    &dti_op_rms_norm_once,
     &dti_op_rms_norm_1p,
     &dti_op_layer_norm,
     &dti_op_embedding,

@@ -101,6 +101,7 @@ DT_API extern const dt_layer_kind dt_point_kind;     /* a place where values may
 DT_API extern const dt_layer_kind dt_linear_kind;    /* weight oi, bias o if there is one */
 DT_API extern const dt_layer_kind dt_embedding_kind; /* weight vd */
 DT_API extern const dt_layer_kind dt_rms_norm_kind;  /* weight d */
+DT_API extern const dt_layer_kind dt_rms_norm_once_kind;  /* the same, rounded once */
 DT_API extern const dt_layer_kind dt_rms_norm_1p_kind;    /* the same, multiplies by 1 + weight */
 DT_API extern const dt_layer_kind dt_layer_norm_kind;     /* weight d, bias d */
 DT_API extern const dt_layer_kind dt_experts_kind;        /* weight eoi; axes of a spec: o, i, e */

@@ -60,7 +60,8 @@ DT_API dt_tensor *dt_add_bias(dt_tape *tape, dt_tensor *x, dt_tensor *bias);
 /* x [..., d] F, w [d] F; sums in f32, rounded to F before the product with w, as Llama does */
 DT_API dt_tensor *dt_rms_norm(dt_tape *tape, dt_tensor *x, dt_tensor *w, float eps);
 
-/* The same times 1 + w, all in f32 and rounded once, as Gemma does */
+/* The same all in f32 and rounded once, as OLMo 2 does; times 1 + w, as Gemma does */
+DT_API dt_tensor *dt_rms_norm_once(dt_tape *tape, dt_tensor *x, dt_tensor *w, float eps);
 DT_API dt_tensor *dt_rms_norm_1p(dt_tape *tape, dt_tensor *x, dt_tensor *w, float eps);
 
 /* x [..., d] F, w [d], b [d] F; one rounding at the end */

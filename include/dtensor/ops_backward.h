@@ -31,7 +31,7 @@ DT_API void dt_linear_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *x, dt_te
 DT_API dt_tensor *dt_add_bias_backward(dt_tape *tape, dt_tensor *dy);
 
 /* dy, x [..., d] F, w [d] F, eps as it was -> dx [..., d] F, dw and db [d] f32. Terms of a sum pass
- * in dy. */
+ * in dy. The first is that of dt_rms_norm_once(), too. */
 DT_API void dt_rms_norm_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *x, dt_tensor *w,
                                  float eps, dt_tensor **dx, dt_tensor **dw);
 DT_API void dt_rms_norm_1p_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *x, dt_tensor *w,

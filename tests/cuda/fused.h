@@ -95,9 +95,9 @@ static inline int fu_start(const fu_run *r, const fu_memory *m, const fu_call *c
 /* The stage of a row and the form of a norm. */
 static inline int fu_stage(dti_fused which, const char *row, int *form)
 {
-    static const char *const norms[] = { "rms_norm", "rms_norm_1p", "layer_norm" };
+    static const char *const norms[] = { "rms_norm", "rms_norm_once", "rms_norm_1p", "layer_norm" };
 
-    for (*form = 0; *form < 3; (*form)++)
+    for (*form = 0; *form < 4; (*form)++)
         if (strcmp(row, norms[*form]) == 0)
             return which == DTI_FUSED_HEADS ? DTI_HEADS_NORM_STAGE : DTI_ADD_NORM_STAGE;
     *form = 0;

@@ -29,7 +29,7 @@ static void two_calls(fu_call calls[2], const char *norm, int64_t rows, int64_t 
     calls[1].out = fu_at(p->y, 2, rows, n, 0, 0);
 }
 
-static const char *const norms[] = { "rms_norm", "rms_norm_1p", "layer_norm" };
+static const char *const norms[] = { "rms_norm", "rms_norm_once", "rms_norm_1p", "layer_norm" };
 
 DT_TEST(cuda_fused, a_sum_and_its_norm_are_one_kernel)
 {

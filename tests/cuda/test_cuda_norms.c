@@ -45,6 +45,7 @@ DT_TEST(cuda_norms, rows_are_those_of_the_cpu)
         const char *name;
         dt_kernel cpu;
     } rows[] = { { "rms_norm", dti_rms_norm_cpu },
+                 { "rms_norm_once", dti_rms_norm_once_cpu },
                  { "rms_norm_1p", dti_rms_norm_1p_cpu },
                  { "layer_norm", dti_layer_norm_cpu } };
     CR_DEVICE d = cr_open();

@@ -5,7 +5,7 @@
 
 /* --- norms ------------------------------------------------------------------------------------ */
 
-typedef enum norm_kind { RMS, RMS_1P, LAYER } norm_kind;
+typedef enum norm_kind { RMS, RMS_ONCE, RMS_1P, LAYER } norm_kind;
 
 static void expect_norm_row(kt_case *c, int64_t r, int64_t n, norm_kind kind)
 {
@@ -22,9 +22,9 @@ static void expect_norm_row(kt_case *c, int64_t r, int64_t n, norm_kind kind)
     for (int64_t i = 0; i < n; i++) {
         const double w = kt_get(&c->in[1], i) + (kind == RMS_1P ? 1.0 : 0.0);
         const double h = (kt_get(&c->in[0], r * n + i) - mean) * scale;
-        c->want[r * n + i] = kind == LAYER    ? h * w + kt_get(&c->in[2], i)
-                             : kind == RMS_1P ? h * w
-                                              : kt_round(t, h) * w;
+        c->want[r * n + i] = layer         ? h * w + kt_get(&c->in[2], i)
+                             : kind == RMS ? kt_round(t, h) * w
+                                           : h * w;
         /* f32 sums in several lanes; the mean cancels against x; rms_norm rounds h to the dtype */
         c->slack[r * n + i] = 0x1p-24 * ((double)n / 8 + 8) * fabs(h * w) +
                               (layer         ? 0x1p-24 * 16 * most * scale * fabs(w) + 0x1p-22
@@ -37,9 +37,9 @@ static void run_norm(norm_kind kind, dt_dtype t, int64_t rows, int64_t n, kt_fil
 {
     const int64_t shape[] = { rows, n };
     const dti_norm_attr attr = { 1e-5f };
-    static const char *const names[] = { "rms_norm", "rms_norm_1p", "layer_norm" };
-    static const dt_kernel kernels[] = { dti_rms_norm_cpu, dti_rms_norm_1p_cpu,
-                                         dti_layer_norm_cpu };
+    static const char *const names[] = { "rms_norm", "rms_norm_once", "rms_norm_1p", "layer_norm" };
+    static const dt_kernel kernels[] = { dti_rms_norm_cpu, dti_rms_norm_once_cpu,
+                                         dti_rms_norm_1p_cpu, dti_layer_norm_cpu };
     const bool layer = kind == LAYER;
     kt_case c = {
         .name = names[kind], .kernel = kernels[kind], .n_in = layer ? 3 : 2, .attr = &attr

@@ -37,6 +37,11 @@ static void rms_back(dt_tape *t, dt_tensor *dy, dt_tensor *const *x, dt_tensor *
     dt_rms_norm_backward(t, dy, x[0], x[1], 1e-5f, &dx[0], &dx[1]);
 }
 
+static dt_tensor *rms_once(dt_tape *t, dt_tensor *const *x)
+{
+    return dt_rms_norm_once(t, x[0], x[1], 1e-5f);
+}
+
 static dt_tensor *rms_1p(dt_tape *t, dt_tensor *const *x)
 {
     return dt_rms_norm_1p(t, x[0], x[1], 1e-5f);
@@ -146,6 +151,7 @@ CURVE(rsqrt)
 
 static const slope_case cases[] = {
     { "rms_norm", 2, { { 2, 3, 7 }, { 7 } }, rms, rms_back, false },
+    { "rms_norm_once", 2, { { 2, 3, 7 }, { 7 } }, rms_once, rms_back, false },
     { "rms_norm_1p", 2, { { 2, 3, 7 }, { 7 } }, rms_1p, rms_1p_back, false },
     { "layer_norm", 3, { { 2, 3, 7 }, { 7 }, { 7 } }, layer, layer_back, false },
     { "layer_norm's w", 3, { { 2, 3, 7 }, { 7 }, { 7 } }, layer, layer_back_w, false },

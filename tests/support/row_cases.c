@@ -33,6 +33,7 @@ const row_case row_cases[] = {
       .attr = { (uint64_t)8 << 32 | DT_F32, 16 }, .positive = true, .accepted = 5 },
     { .op = &dti_op_add_bias,    .shape = { { 2, 3, 5 }, { 5 } }, .attr = { DT_F32 },  .accepted = 6 },
     { .op = &dti_op_rms_norm,    .shape = { { 2, 3, 5 }, { 5 } }, .attr = { 0x3727c5ac }, .accepted = 3 },
+    { .op = &dti_op_rms_norm_once, .shape = { { 2, 3, 5 }, { 5 } }, .attr = { 0x3727c5ac }, .accepted = 3 },
     { .op = &dti_op_rms_norm_1p, .shape = { { 2, 3, 5 }, { 5 } }, .attr = { 0x3727c5ac }, .accepted = 3 },
     { .op = &dti_op_layer_norm,  .shape = { { 2, 3, 5 }, { 5 }, { 5 } }, .attr = { 0x3727c5ac }, .accepted = 3 },
     { .op = &dti_op_embedding,   .shape = { { 2, 3 }, { 7, 5 } }, .attr = { UINT64_MAX }, .modulo = 7, .accepted = 5 },

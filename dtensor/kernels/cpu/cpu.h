@@ -85,7 +85,8 @@ dt_status dti_add_bias_backward_cpu(const dt_kargs *a);
  */
 dt_status dti_rms_norm_cpu(const dt_kargs *a);
 
-/* The same times 1 + w, all in f32, rounds once. norm_attr. */
+/* The same all in f32, rounds once; times 1 + w. norm_attr. */
+dt_status dti_rms_norm_once_cpu(const dt_kargs *a);
 dt_status dti_rms_norm_1p_cpu(const dt_kargs *a);
 
 /* x [..., d] F, w [d], b [d] -> (x - mean) / sqrt(var + eps) * w + b in f32, rounds once.

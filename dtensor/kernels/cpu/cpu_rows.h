@@ -51,6 +51,7 @@ typedef struct dti_row_ops {
     void (*gelu_tanh_mul)(void *y, const void *g, const void *u, int64_t n);
     void (*soft_cap)(void *y, const void *x, int64_t n, float cap);
     void (*rms_norm)(void *y, const void *x, const void *w, int64_t n, float eps);
+    void (*rms_norm_once)(void *y, const void *x, const void *w, int64_t n, float eps);
     void (*rms_norm_1p)(void *y, const void *x, const void *w, int64_t n, float eps);
     void (*layer_norm)(void *y, const void *x, const void *w, const void *b, int64_t n, float eps);
     /* x [2 half] -> y [2 half], table [2 half]: cos, then sin */

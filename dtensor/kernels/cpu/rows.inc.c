@@ -142,6 +142,17 @@ static void FN(rms_norm)(void *y_, const void *x_, const void *w_, int64_t n, fl
         ST(y + i, RN(LD(x + i, n - i) * scale) * LD(w + i, n - i), n - i);
 }
 
+/* y = x / sqrt(mean x^2 + eps) w in f32, rounds once */
+static void FN(rms_norm_once)(void *y_, const void *x_, const void *w_, int64_t n, float eps)
+{
+    const T *x = x_, *w = w_;
+    T *y = y_;
+    const float scale = 1.0f / sqrtf(FN(moment)(x, n, 0.0f, true) / (float)n + eps);
+
+    for (int64_t i = 0; i < n; i += VW)
+        ST(y + i, LD(x + i, n - i) * scale * LD(w + i, n - i), n - i);
+}
+
 /* y = x / sqrt(mean x^2 + eps) (1 + w) in f32, rounds once */
 static void FN(rms_norm_1p)(void *y_, const void *x_, const void *w_, int64_t n, float eps)
 {

@@ -46,20 +46,21 @@
 #define F32_SLOPE(name, formula, slope)  .name##_backward = name##_backward_of_f32,
 #define BF16_SLOPE(name, formula, slope) .name##_backward = name##_backward_of_bf16,
 #define F16_SLOPE(name, formula, slope)  .name##_backward = name##_backward_of_f16,
-#define ROW(dtype, FORMULA)                                                                        \
-    {                                                                                              \
-        DTI_FORMULAS(FORMULA)                                                                      \
-        DTI_CURVES(FORMULA##_SLOPE).load = load_of_##dtype, .store = store_of_##dtype,             \
-        .add = add_of_##dtype, .mul = mul_of_##dtype, .sub = sub_of_##dtype,                       \
-        .div = div_of_##dtype, .silu_mul = silu_mul_of_##dtype,                                    \
-        .gelu_tanh_mul = gelu_tanh_mul_of_##dtype, .soft_cap = soft_cap_of_##dtype,                \
-        .rms_norm = rms_norm_of_##dtype, .rms_norm_1p = rms_norm_1p_of_##dtype,                    \
-        .layer_norm = layer_norm_of_##dtype, .rope = rope_of_##dtype, .argmax = argmax_of_##dtype, \
-        .above = above_of_##dtype, .silu_mul_backward = silu_mul_backward_of_##dtype,              \
-        .gelu_tanh_mul_backward = gelu_tanh_mul_backward_of_##dtype,                               \
-        .soft_cap_backward = soft_cap_backward_of_##dtype,                                         \
-        .norm_backward = norm_backward_of_##dtype, .exp_sum = exp_sum_of_##dtype,                  \
-        .total = total_of_##dtype, .softmax_slope = softmax_slope_of_##dtype                       \
+#define ROW(dtype, FORMULA)                                                              \
+    {                                                                                    \
+        DTI_FORMULAS(FORMULA)                                                            \
+        DTI_CURVES(FORMULA##_SLOPE).load = load_of_##dtype, .store = store_of_##dtype,   \
+        .add = add_of_##dtype, .mul = mul_of_##dtype, .sub = sub_of_##dtype,             \
+        .div = div_of_##dtype, .silu_mul = silu_mul_of_##dtype,                          \
+        .gelu_tanh_mul = gelu_tanh_mul_of_##dtype, .soft_cap = soft_cap_of_##dtype,      \
+        .rms_norm = rms_norm_of_##dtype, .rms_norm_once = rms_norm_once_of_##dtype,      \
+        .rms_norm_1p = rms_norm_1p_of_##dtype, .layer_norm = layer_norm_of_##dtype,      \
+        .rope = rope_of_##dtype, .argmax = argmax_of_##dtype, .above = above_of_##dtype, \
+        .silu_mul_backward = silu_mul_backward_of_##dtype,                               \
+        .gelu_tanh_mul_backward = gelu_tanh_mul_backward_of_##dtype,                     \
+        .soft_cap_backward = soft_cap_backward_of_##dtype,                               \
+        .norm_backward = norm_backward_of_##dtype, .exp_sum = exp_sum_of_##dtype,        \
+        .total = total_of_##dtype, .softmax_slope = softmax_slope_of_##dtype             \
     }
 
 const dti_row_ops DT_ROWS[DTI_N_ROW_DTYPES] = {

@@ -61,6 +61,7 @@
     ROW(linear_e4m3) \
     ROW(add_bias) \
     ROW(rms_norm) \
+    ROW(rms_norm_once) \
     ROW(rms_norm_1p) \
     ROW(layer_norm) \
     ROW(embedding) \

@@ -203,6 +203,11 @@ int dti_rms_norm_cuda(dti_cuda *c, const dt_kargs *a)
     return by_dtype(c, a, "rms_norm", DTI_RMS, NULL);
 }
 
+int dti_rms_norm_once_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    return by_dtype(c, a, "rms_norm_once", DTI_RMS_ONCE, NULL);
+}
+
 int dti_rms_norm_1p_cuda(dti_cuda *c, const dt_kargs *a)
 {
     return by_dtype(c, a, "rms_norm_1p", DTI_RMS_1P, NULL);

@@ -41,6 +41,7 @@ static __device__ inline float dti_normed(int form, float x, float mean, float s
                                           float b)
 {
     if (form == DTI_LAYER) return (x - mean) * scale * w + b;
+    if (form == DTI_RMS_ONCE) return x * scale * w;
     if (form == DTI_RMS_1P) return x * scale * (1.0f + w);
     return dti_rounded<T>(x * scale) * w;
 }
