@@ -49,9 +49,9 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTex
                           Glm4Config, GlmConfig, GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig,
                           GPTJConfig, GPTNeoConfig, GPTNeoXConfig, GraniteConfig, LlamaConfig,
                           LogitsProcessor, LogitsProcessorList, MinistralConfig, Mistral3Config,
-                          MistralConfig, MixtralConfig, Phi3Config, PhiConfig, Qwen2Config,
-                          Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config,
-                          StableLmConfig, Starcoder2Config)
+                          MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, Phi3Config,
+                          PhiConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig,
+                          SeedOssConfig, SmolLM3Config, StableLmConfig, Starcoder2Config)
 
 NEW_TOKENS, BEAMS, BEAM_TOKENS = 40, 3, 12
 MIN_MARGIN, MIN_DISTINCT, MIN_GAP = 1e-3, 20, 0.05
@@ -547,6 +547,32 @@ FIXTURES = {
         "max_position_embeddings": 64,
     }, 8, "float32", "sizes and experts that no rank count divides; all experts in one tensor; a dense "
                      "layer between; a window on the first layer; no biases"),
+    "olmo2/base": (Olmo2Config, {
+        "vocab_size": 92, "hidden_size": 32, "intermediate_size": 46, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    }, 12, "bfloat16", "queries and keys normed over all heads; norms behind alone, rounded once; halves "
+                       "rotate in f32; stored in bf16"),
+    "olmo2/uneven": (Olmo2Config, {
+        "vocab_size": 131, "hidden_size": 30, "intermediate_size": 43, "num_hidden_layers": 2,
+        "num_attention_heads": 5, "num_key_value_heads": 5, "max_position_embeddings": 64,
+        "attention_bias": True,
+    }, 13, "float32", "sizes that no rank count divides; biases"),
+    "olmo3/base": (Olmo3Config, {
+        "vocab_size": 92, "hidden_size": 32, "intermediate_size": 46, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "sliding_window": 7, "rope_parameters": {
+            "full_attention": {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0,
+                               "original_max_position_embeddings": 16, "beta_fast": 2.0,
+                               "beta_slow": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}},
+    }, 12, "bfloat16", "windows in three of four layers, which rotate by a base of their own; YaRN in "
+                       "full ones; stored in bf16"),
+    "olmo3/uneven": (Olmo3Config, {
+        "vocab_size": 131, "hidden_size": 30, "intermediate_size": 43, "num_hidden_layers": 3,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "max_position_embeddings": 64,
+        "sliding_window": 20, "attention_bias": True,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    }, 13, "float32", "sizes that no rank count divides; one KV head; layers by layer_types; biases"),
 }
 
 

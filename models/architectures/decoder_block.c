@@ -10,22 +10,6 @@
 
 #include "models/architectures/config_keys.h"
 
-/* A bias of zeros adds nothing, to the bit. */
-static dt_tensor *plain_layer_norm(dt_tape *t, const dt_layer *layer, dt_tensor *x)
-{
-    dt_tensor *w = dt_layer_use(t, layer, DT_PARAM_WEIGHT);
-
-    return dt_layer_norm(t, x, w, dt_mul_scalar(t, w, 0.0), dt_layer_eps(layer));
-}
-
-const dt_layer_kind dti_plain_layer_norm_kind = {
-    .name = "layer_norm_plain",
-    .words = "a layer norm",
-    .like = &dt_rms_norm_kind,
-    .params = { { "weight", "d", .begins = DT_BEGINS_ONES } },
-    .forward = plain_layer_norm,
-};
-
 static dt_status read_ropes(dti_decoder *m, const dt_config *config,
                             const dti_decoder_defaults *defaults)
 {
@@ -174,6 +158,8 @@ static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *b
     const dti_names *n = m->names;
     const extents x = extents_of(m, c);
     const dt_layer_kind *norm = m->norm_kind != NULL ? m->norm_kind : &dt_rms_norm_kind;
+    const dt_layer_kind *qk_norm = m->row_norms ? &dti_row_norm_kind : norm;
+    const dt_extent QN = m->row_norms ? x.Q : x.E, KN = m->row_norms ? x.KV : x.E;
     const bool qb = m->qkv_bias, ob = m->out_bias, mb = m->mlp_bias;
     const bool nb = norm == &dt_layer_norm_kind, side = m->parallel;
     const bool before = m->norms != DTI_NORMS_BEHIND, behind = m->norms != DTI_NORMS_BEFORE;
@@ -208,8 +194,8 @@ static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *b
         { dense && m->gate_up, { B(gate_up), "mlp.gate_up_proj",                    &dt_linear_kind,  x.FF,   x.D,    mb,    "packed_colwise", NULL } },
         { dense,            { B(down),      OR(down, "mlp.down_proj"),              &dt_linear_kind,  x.D,    x.F,    mb,    sum,              NULL } },
         { behind,           { B(out_norm2), OR(out_norm2, "post_feedforward_layernorm"), norm,             x.D,    x.none, nb,    whole,            NULL } },
-        { normed,           { B(q_norm),    OR(q_norm, "self_attn.q_norm"),         norm,             x.E,    x.none, nb,    PER_HEAD,         NULL } },
-        { normed,           { B(k_norm),    OR(k_norm, "self_attn.k_norm"),         norm,             x.E,    x.none, nb,    PER_HEAD,         NULL } },
+        { normed,           { B(q_norm),    OR(q_norm, "self_attn.q_norm"),         qk_norm,          QN,     x.none, nb,    PER_HEAD,         NULL } },
+        { normed,           { B(k_norm),    OR(k_norm, "self_attn.k_norm"),         qk_norm,          KN,     x.none, nb,    PER_HEAD,         NULL } },
     };
 #undef PER_HEAD
 #undef OR
@@ -269,10 +255,17 @@ dt_status dti_decoder_prepare(void *self, dt_mesh *mesh, const dt_model_info *in
     return DT_OK;
 }
 
-/* x normed, each head by itself where it has heads; as it is where there is no such norm. */
+/* x normed; as it is where there is no such norm. */
 static dt_tensor *normed(dt_tape *t, const dt_layer *norm, dt_tensor *x)
 {
     return norm != NULL ? dt_layer_forward(t, norm, x) : x;
+}
+
+/* Heads normed, each by itself or all of a token's together. */
+static dt_tensor *normed_heads(const dti_decoder *m, dt_tape *t, const dt_layer *norm, dt_tensor *x)
+{
+    if (!m->row_norms) return normed(t, norm, x);
+    return dt_heads(t, normed(t, norm, dt_unheads(t, x)), m->info.head_dim);
 }
 
 static dt_tensor *scaled(dt_tape *t, dt_tensor *x, double scale)
@@ -359,8 +352,8 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
     dt_tensor *rope = b->rope != DTI_NO_ROPE ? at->in->tables[b->rope] : NULL;
 
     dt_tensor *all = packed_heads(m, b, t, n);
-    dt_tensor *q = normed(t, b->q_norm, heads_of(m, t, b->q, n, all, 0, Q));
-    dt_tensor *k = normed(t, b->k_norm, heads_of(m, t, b->k, n, all, Q, KV));
+    dt_tensor *q = normed_heads(m, t, b->q_norm, heads_of(m, t, b->q, n, all, 0, Q));
+    dt_tensor *k = normed_heads(m, t, b->k_norm, heads_of(m, t, b->k, n, all, Q, KV));
     dt_tensor *v = heads_of(m, t, b->v, n, all, Q + KV, KV);
     dt_tensor *a;
 

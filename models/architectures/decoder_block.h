@@ -108,7 +108,8 @@ typedef struct dti_decoder {
     bool parallel;   /* attention and feed-forward are side by side: their sum joins x */
     bool one_norm;   /* of blocks, for both of them */
     int turning;     /* dti_turning, together */
-    bool head_norms; /* every query and key head is normed before the rotation */
+    bool head_norms; /* every query and key head is normed before the rotation; */
+    bool row_norms;  /* all of a token's together */
     float eps;
     double embed_scale, residual_scale, logit_scale; /* products; 0: none */
     bool embed_scale_rounds;                         /* to the dtype, before the product */
@@ -157,8 +158,8 @@ dt_tensor *dti_moe_forward(const dti_decoder *m, const dti_block *b, dt_tape *t,
  * is left; by a plan of the user's that sums one of them alone each by itself. */
 dt_tensor *dti_decoder_join(dt_tape *t, const dt_layer *point, dt_tensor *a, dt_tensor *b);
 
-/* Layer norms without a bias. */
-extern const dt_layer_kind dti_plain_layer_norm_kind;
+/* Layer norms without a bias; RMS norms of rows that ranks may have pieces of, rounded once. */
+extern const dt_layer_kind dti_plain_layer_norm_kind, dti_row_norm_kind;
 
 /* What these architectures share of a dt_arch. */
 dt_status dti_decoder_add_layers(void *self, const dt_model_info *info,

@@ -140,6 +140,8 @@ static const struct {
     { "cohere", "CohereForCausalLM", DECODER("CohereDecoderLayer") },
     { "cohere2", "Cohere2ForCausalLM", DECODER("Cohere2DecoderLayer") },
     { "ernie4_5", "Ernie4_5ForCausalLM", DECODER("Ernie4_5DecoderLayer") },
+    { "olmo2", "Olmo2ForCausalLM", DECODER("Olmo2DecoderLayer") },
+    { "olmo3", "Olmo3ForCausalLM", DECODER("Olmo3DecoderLayer") },
     { "gpt_neo", "GPTNeoForCausalLM",
       POLICY("GPTNeoBlock", gpt_neo_qkv, gpt_neo_out, gpt_neo_in, gpt_neo_down) },
 };

@@ -142,6 +142,45 @@ DT_TEST(golden, plans_that_sum_branches_one_by_one_match_too)
     }
 }
 
+/* The plan of Transformers, which gathers queries, keys and values: so they are normed whole. Ours
+ * sends a number for each row in their place. */
+DT_TEST(golden, plans_that_gather_queries_and_keys_match_too)
+{
+    static const dt_plan_rule rules[] = {
+        { "layers.*.self_attn.q_proj", "colwise_gather_output" },
+        { "layers.*.self_attn.k_proj", "colwise_gather_output" },
+        { "layers.*.self_attn.v_proj", "colwise_gather_output" },
+        { "layers.*.self_attn.o_proj", "rowwise_split_input" },
+        { "layers.*.mlp.gate_proj", "colwise" },
+        { "layers.*.mlp.up_proj", "colwise" },
+        { "layers.*.mlp.down_proj", "rowwise" },
+    };
+    static const dt_plan plan = { .rules = rules, .n_rules = DT_COUNT(rules), .strict = true };
+    static const char *const some[] = { "olmo2/base", "olmo3/uneven" };
+
+    for (size_t f = 0; f < DT_COUNT(some); f++) {
+        dt_golden x;
+        DT_ASSERT_OK(dt_golden_open(some[f], &x));
+        x.plan = &plan;
+        check_one(some[f], meshes[1 + 2 * f], NULL, &x);
+        dt_golden_close(&x);
+    }
+}
+
+/* One of each family that computes what no other does; under a launcher too, which runs no long
+ * tests. */
+DT_TEST(golden, families_with_layers_of_their_own_match)
+{
+    static const char *const some[] = { "olmo2/base" };
+
+    for (size_t f = 0; f < DT_COUNT(some); f++) {
+        dt_golden x;
+        DT_ASSERT_OK(dt_golden_open(some[f], &x));
+        check_one(some[f], "tp=4", NULL, &x);
+        dt_golden_close(&x);
+    }
+}
+
 /* Expert parallel: whole experts on each rank, on the dim of the rest or on one of their own. */
 DT_TEST(golden, experts_cut_as_a_whole_match_too)
 {

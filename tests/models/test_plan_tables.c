@@ -53,6 +53,23 @@ static const table_row head_norms[] = {
     { L "self_attn.k_norm",  PER_HEAD,            PER_HEAD },
     { NULL, NULL, NULL }
 };
+static const table_row row_norms[] = { /* of pieces: a number per row is reduced */
+    { "model.embed_tokens",  "embedding_rowwise", "vocab_reduce_scatter" },
+    { L "self_attn",         "replicate",         "module_allgather" },
+    { L "self_attn.q_proj",  "colwise",           "colwise" },
+    { L "self_attn.k_proj",  "colwise",           "colwise" },
+    { L "self_attn.v_proj",  "colwise",           "colwise" },
+    { L "self_attn.q_norm",  PER_HEAD,            PER_HEAD },
+    { L "self_attn.k_norm",  PER_HEAD,            PER_HEAD },
+    { L "self_attn.o_proj",  "rowwise",           "rowwise_reduce_scatter" },
+    { L "mlp",               "replicate",         "module_allgather" },
+    { L "mlp.gate_proj",     "colwise",           "colwise" },
+    { L "mlp.up_proj",       "colwise",           "colwise" },
+    { L "mlp.down_proj",     "rowwise",           "rowwise_reduce_scatter" },
+    { "lm_head",             "colwise",           "colwise" },
+    NORM("model.norm"), NORM(L "post_attention_layernorm"), NORM(L "post_feedforward_layernorm"),
+    { NULL, NULL, NULL }
+};
 static const table_row experts[] = {
     { L "self_attn.q_norm",  PER_HEAD,            PER_HEAD },
     { L "self_attn.k_norm",  PER_HEAD,            PER_HEAD },
@@ -159,6 +176,7 @@ static const struct model_table {
     { "qwen3_moe/uneven", { llama, experts } }, { "smollm3/uneven", { llama, NULL } },
     { "granite/uneven", { llama, NULL } },      { "gpt2/base", { gpt2, NULL } },
     { "falcon/base", { falcon, NULL } },        { "qwen2_moe/base", { shared_expert, NULL } },
+    { "olmo2/base", { row_norms, NULL } },
 };
 
 typedef struct table_case {

@@ -133,6 +133,7 @@ DT_TEST(policies, those_of_the_library_say_what_the_builtin_plans_say)
                  { "glm4/base", "glm4", 6 },
                  { "gptj/base", "GPTJBlock", 6 },
                  { "cohere2/base", "cohere2", 7 },
+                 { "olmo2/uneven", "olmo2", 7 },
                  { "gpt_neo/base", "GPTNeoBlock", 6 } };
     const dt_policy *p;
 

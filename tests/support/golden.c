@@ -89,6 +89,10 @@ const char *const dt_golden_fixtures[DT_GOLDEN_ALL] = {
     "qwen2_moe/base",
     "qwen2_moe/uneven",
     "exaone4/uneven",
+    "olmo2/base",
+    "olmo2/uneven",
+    "olmo3/base",
+    "olmo3/uneven",
 };
 
 static dt_status read_ids(const dti_st_file *file, const char *name, const dti_st_stage *stage,
