@@ -133,6 +133,46 @@ DT_API dt_tensor *dt_route_weights(dt_tape *tape, dt_tensor *logits, dt_tensor *
 DT_API dt_tensor *dt_experts(dt_tape *tape, dt_tensor *x, dt_tensor *ids, dt_tensor *weights,
                              dt_tensor *gate_up, dt_tensor *down);
 
+/**
+ * Tokens on their way to the ranks of their experts: x [..., d], whose tokens mesh dim `dim` cuts,
+ * made whole there, but that a rank gets the rows alone of which it holds an expert; all others are
+ * zeros. One all-to-all, of a row for each rank that a token goes to, however many of its experts
+ * are there. No token is dropped, whatever they choose. dt_experts() then reads what came.
+ *
+ *   ids      [..., k] i32, as dt_experts() takes them, whole on `dim`
+ *   experts  a weight [e, ...] whose experts `dim` cuts: who holds which
+ *
+ * Bytes are those of the rows received. In a dry run, where nobody knows ids, they are the average
+ * over tokens that choose any k experts alike; at most they are those of an all-gather.
+ *
+ * x that does not lie cut along an axis of tokens is moved to Replicate by dt_move_dim(), and so is
+ * any on a GPU, where the host does not know ids, and any whose tokens other mesh dims cut inside
+ * what this one has cut.
+ *
+ * Collective  over mesh dim `dim`.
+ * Ownership   borrowed from the tape. Gradients move back as those of dt_move_dim() do.
+ * Errors      latched: DT_ERR_ARG     NULL, a mesh dim or an expert that there is not
+ *                      DT_ERR_SHAPE   ids of other tokens
+ *                      DT_ERR_LAYOUT  ids that are not whole on `dim`, experts that it does not cut
+ */
+DT_API dt_tensor *dt_dispatch(dt_tape *tape, dt_tensor *x, dt_tensor *ids, dt_tensor *experts,
+                              int dim);
+
+/**
+ * And back: y [..., d], terms in f32 that dt_experts() has made on mesh dim `dim`, reduced to
+ * Shard(axis) there. Rows that are zeros, as their tokens chose no expert of the rank, stay. Terms
+ * are added in the order of ranks: bits are those of the reduce-scatter that dt_move_dim() makes,
+ * where ranks add (docs/numerics.md), and of an all-reduce.
+ *
+ *   axis  of tokens: not the last
+ *
+ * All else as dt_dispatch(); what lies otherwise is moved to Shard(axis) by dt_move_dim().
+ *
+ * Collective, Ownership, Errors as dt_dispatch().
+ */
+DT_API dt_tensor *dt_combine(dt_tape *tape, dt_tensor *y, dt_tensor *ids, dt_tensor *experts,
+                             int dim, int axis);
+
 /* A weight of few bits, as the operands of dt_linear_packed(); floats: as dt_linear_e4m3(). */
 typedef struct dt_packed_weight {
     dt_tensor *codes, *scales, *zeros; /* zeros may be NULL */
