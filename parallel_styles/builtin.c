@@ -50,9 +50,12 @@ const dt_style dti_builtin_styles[] = {
     STYLE("gather",                      ANY,    NONE,    KEEP,       REPLICATE,  "y is made whole: terms are summed, pieces gathered"),
     STYLE("all_reduce",                  ANY,    NONE,    KEEP,       REPLICATE,  "gather by another name"),
     /* mixtures of experts: weights, router, and the point around them that sums */
-    STYLE("grouped_gemm",                EXPERT, EXPERTS, KEEP,       KEEP,       "whole experts cut; no token is sent to a rank"),
+    STYLE("grouped_gemm",                EXPERT, EXPERTS, KEEP,       KEEP,       "whole experts cut; what the point around them does to tokens is its own style"),
     STYLE("ep_router",                   LINEAR, NONE,    REPLICATE,  KEEP,       "weights whole; every rank routes all tokens"),
     STYLE("moe_tp_experts",              POINT,  NONE,    REPLICATE,  REPLICATE,  "each rank's experts for all tokens: one all-reduce"),
+    { .size = sizeof(dt_style), .name = "ep_dispatch_experts", .cut = DT_CUT_NONE, .kinds = POINT,
+      .summary = "tokens go to the ranks of their experts and come back, or as moe_tp_experts where that is less",
+      .prepare_input = dti_dispatch_input, .prepare_output = dti_dispatch_output },
     { .size = sizeof(dt_style), .name = "moe_identity_expert", .cut = DT_CUT_NONE, .kinds = POINT,
       .summary = "x whole; y joins a sum once", .in = DT_LAID(DT_LAY_REPLICATE), .prepare_output = dti_output_as_term },
     /* tokens cut between blocks */
@@ -104,7 +107,6 @@ const dti_style_alias dti_style_aliases[] = {
     { "moe_experts_allreduce",          NULL,    "moe_tp_experts" },
     { "moe_tp_gate_up_colwise",         NULL,    "packed_colwise" }, /* of experts */
     { "moe_tp_down_rowwise",            NULL,    "rowwise" },
-    { "ep_dispatch_experts",            NULL,    "moe_tp_experts" }, /* by other means: docs/styles.md */
     { "megamoe_experts",                NULL,    "moe_tp_experts" },
     { "megamoe_router",                 NULL,    "ep_router" },
 };

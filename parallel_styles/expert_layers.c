@@ -37,6 +37,7 @@ dt_tensor *dt_layer_experts(dt_tape *t, const dt_layer *point, const dt_layer *g
                             const dt_layer *down, dt_tensor *x, dt_tensor *ids, dt_tensor *weights)
 {
     const dt_layer *halves[] = { gate_up, down };
+    dti_routed routed = { ids, weights, NULL, { 0 } };
     dt_packed_weight w[2];
     bool packed;
 
@@ -51,14 +52,18 @@ dt_tensor *dt_layer_experts(dt_tape *t, const dt_layer *point, const dt_layer *g
         return refuse(t, down, "is packed and its gate and up are not, or the other way round");
     dt_scope_begin(t, point->name);
     use_weights(t, halves, packed, w);
+    routed.experts = w[0].codes;
+    ((dt_layer *)point)->routed = &routed;
     x = dt_layer_enter(t, point, x);
     if (point->forward != NULL)
         x = dti_layer_compute(t, point, x);
     else if (packed)
-        x = dt_experts_packed(t, x, ids, weights, &w[0], &w[1]);
+        x = dt_experts_packed(t, x, routed.ids, routed.weights, &w[0], &w[1]);
     else
-        x = dt_experts(t, x, ids, weights, w[0].codes, w[1].codes);
-    return dt_scope_end(t, dt_layer_leave(t, point, x));
+        x = dt_experts(t, x, routed.ids, routed.weights, w[0].codes, w[1].codes);
+    x = dt_layer_leave(t, point, x);
+    ((dt_layer *)point)->routed = NULL;
+    return dt_scope_end(t, x);
 }
 
 void dti_output_as_term(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim, int n,

@@ -47,8 +47,16 @@ struct dt_layer {
     uint32_t bias_term_dims; /* of which mesh dims */
     dt_layer_fn forward;     /* the caller's, NULL: the kind's */
     void *forward_arg;
-    const void *context; /* of the block that a point frames, while it runs */
+    const void *context;       /* of the block that a point frames, while it runs */
+    struct dti_routed *routed; /* the same of experts */
 };
+
+/* What a point of experts frames, while it runs: whom each token chose, on which axis mesh dims cut
+ * tokens when they came (-1: none), and a weight that says which rank has which experts. */
+typedef struct dti_routed {
+    dt_tensor *ids, *weights, *experts;
+    int axis[DT_MAX_DIMS];
+} dti_routed;
 
 struct dt_layers {
     dt_mesh *mesh;
@@ -214,6 +222,12 @@ dt_status dti_tiles_choose(dt_layer *layer) DT_MUST_USE;
 dt_status dti_tiles_lay_out(const dt_layer *layer, const dt_layout **layout) DT_MUST_USE;
 dt_tensor *dti_linear_tiles(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
 int dti_tile_rows(int64_t n, int tiles, int64_t rows[DTI_MOST_TILES]);
+
+/* The two halves of "ep_dispatch_experts" (sent_tokens.c). */
+void dti_dispatch_input(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim, int n,
+                        dt_tensor **x);
+void dti_dispatch_output(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim,
+                         int n, dt_tensor **y);
 
 /* A whole value as one term of a sum: the output of "moe_identity_expert" (experts.c). */
 void dti_output_as_term(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim, int n,

@@ -207,6 +207,36 @@ DT_TEST(golden, experts_cut_as_a_whole_match_too)
         }
 }
 
+/* And tokens sent to them, which all ranks have, or which the dim has cut up to there. */
+DT_TEST(golden, tokens_sent_to_their_experts_match_too)
+{
+    static const char *const moe[] = { "qwen3_moe/uneven", "mixtral/uneven" };
+    static const dt_plan_rule rules[] = {
+        { "model.layers.*.mlp.experts.gate_up_proj", "grouped_gemm" },
+        { "model.layers.*.mlp.experts.down_proj", "grouped_gemm" },
+        { "model.layers.*.mlp.experts", "ep_dispatch_experts" },
+        { "model.layers.*.mlp", "local" },
+        { "model.layers.*.mlp.gate", "local" },
+    };
+    static const dt_plan whole = { .rules = rules, .n_rules = 3, .dim = "ep", .strict = true };
+    static const dt_plan cut = { .rules = rules, .n_rules = 5, .strict = true };
+
+    for (size_t f = 0; f < DT_COUNT(moe); f++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            dt_golden x;
+            DT_ASSERT_OK(dt_golden_open(moe[f], &x));
+            x.dtype = bf16 ? DT_BF16 : DT_F32;
+            x.plan = &whole;
+            check_one(moe[f], "ep=2,tp=2", NULL, &x);
+            check_one(moe[f], "ep=3,tp=1", NULL, &x);
+            x.plan = &cut;
+            x.sequence_parallel = true;
+            check_one(moe[f], meshes[1 + 2 * bf16], NULL, &x);
+            check_one(moe[f], meshes[2], NULL, &x);
+            dt_golden_close(&x);
+        }
+}
+
 DT_TEST(golden, stages_match_too)
 {
     static const char *const some[] = { "llama/uneven",  "qwen2/dynamic", "gpt_neo/base",

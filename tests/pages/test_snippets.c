@@ -181,6 +181,8 @@ DT_TEST(pages, plans_fit_models)
                      &(plan_case){ "tests/pages/plan_of_dims.json", "examples/checkpoint" });
     dt_test_on_ranks("ep=2,tp=2", load_under_a_file,
                      &(plan_case){ "tests/pages/experts.json", "tests/golden/qwen3_moe/base" });
+    dt_test_on_ranks("tp=3", load_under_a_file,
+                     &(plan_case){ "tests/pages/sent_tokens.json", "tests/golden/qwen3_moe/base" });
 }
 
 /* The arguments that styles.md shows. */

@@ -7,6 +7,7 @@
 #include <dtensor/parallel_styles.h>
 #include <string.h>
 
+#include "dtensor/kernels/kernel.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/layers.h"
 #include "tests/support/tensors.h"
@@ -83,9 +84,9 @@ typedef struct experts_case {
     dt_dtype dtype;
 } experts_case;
 
-/* The result under `plan`, kept on the tape. */
-static dt_status run(dt_mesh *mesh, const experts_case *c, const dt_plan *plan, dt_tape *t,
-                     dt_tensor **y)
+/* The result under `plan`, of tokens that the first dim cuts or nobody, kept on the tape. */
+static dt_status run_on(dt_mesh *mesh, const experts_case *c, const dt_plan *plan, bool cut,
+                        dt_tape *t, dt_tensor **y)
 {
     const int64_t shape[] = { c->size->batch, c->size->tokens, c->size->d };
     const dt_placement everywhere[DT_MAX_DIMS] = { { 0 } };
@@ -102,8 +103,15 @@ static dt_status run(dt_mesh *mesh, const experts_case *c, const dt_plan *plan, 
     DT_TRY(dt_distribute(mesh, everywhere, DT_F32, 3, shape, (dt_source){ values, DT_EQUAL_COPIES },
                          &whole_x));
     x = dt_cast(t, whole_x, c->dtype);
+    if (cut) x = dt_move_dim(t, x, 0, DT_SHARD(1));
     *y = forward(t, layers, c->size->chosen, x);
     return dt_tape_status(t);
+}
+
+static dt_status run(dt_mesh *mesh, const experts_case *c, const dt_plan *plan, dt_tape *t,
+                     dt_tensor **y)
+{
+    return run_on(mesh, c, plan, false, t, y);
 }
 
 /* One move of the result, of terms in f32, on a mesh of one dim. On several dims every one of them
@@ -203,6 +211,76 @@ DT_TEST(experts, experts_cut_on_one_dim_and_their_parts_on_another_equal_one_ran
 
     for (size_t m = 0; m < DT_COUNT(meshes); m++)
         every_size(meshes[m], &plan_ep, DT_COMM_ALL_REDUCE);
+}
+
+/* --- tokens that go to their experts ---------------------------------------------------------- */
+
+#define DISPATCHED(on)                      \
+    {                                       \
+        WHOLE_EXPERTS, { "gate", "local" }, \
+        {                                   \
+            "experts", (on)                 \
+        }                                   \
+    }
+static const dt_plan_rule sent[] = DISPATCHED("ep_dispatch_experts");
+static const dt_plan_rule summed[] = DISPATCHED("moe_tp_experts");
+
+/* Of whole tokens, and of those that the dim has cut, which stay so. */
+static dt_status equals_a_sum(dt_mesh *mesh, const void *arg)
+{
+    const char *dim = dt_mesh_dim_name(mesh, 0);
+    const dt_plan ways[] = { { .rules = sent, .n_rules = 4, .dim = dim },
+                             { .rules = summed, .n_rules = 4, .dim = dim } };
+    const experts_case *c = arg;
+    DT_HELD(tape) *t = dt_test_tape(mesh), *aside = dt_test_tape(mesh);
+    dt_tensor *whole_y, *cut_y, *want;
+
+    DT_TRY(run(mesh, c, &ways[1], aside, &want));
+    DT_TRY(run(mesh, c, &ways[0], t, &whole_y));
+    DT_TRY(dt_test_expect_same(want, whole_y, "of whole tokens"));
+    DT_TRY(run_on(mesh, c, &ways[0], true, t, &cut_y));
+    want = dt_move_dim(aside, want, 0, DT_SHARD(1));
+    DT_TRY(dt_tape_status(aside));
+    DT_EXPECT(dt_mesh_dim_size(mesh, 0) == 1 || dt_tensor_layout(cut_y) == dt_tensor_layout(want),
+              "tokens that were cut stay so");
+    if (dti_local_count(dt_tensor_local(want)) > 0)
+        DT_TRY(dt_test_expect_same(want, cut_y, "of tokens that are cut"));
+    return DT_OK;
+}
+
+DT_TEST(experts, tokens_that_go_to_their_experts_give_the_bits_of_one_sum)
+{
+    static const char *const meshes[] = { "tp=1",      "tp=2",      "tp=3",     "tp=4",
+                                          "ep=2,tp=2", "ep=3,tp=1", "tp=2,ep=2" };
+
+    for (size_t m = 0; m < DT_COUNT(meshes); m++)
+        for (size_t i = 0; i < DT_COUNT(mixtures); i++)
+            for (int half_floats = 0; half_floats < 2; half_floats++)
+                dt_test_on_ranks(meshes[m], equals_a_sum,
+                                 &(experts_case){ .size = &mixtures[i],
+                                                  .dtype = half_floats ? DT_BF16 : DT_F32 });
+}
+
+/* One token, of which all ranks hold experts, would be 3 terms for one of 4 ranks. */
+static dt_status the_cheaper_one(dt_mesh *mesh, const void *arg)
+{
+    const dt_plan plan = { .rules = sent, .n_rules = 4 };
+    const experts_case one_token = { .size = arg, .dtype = DT_F32 };
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    dt_tensor *y;
+
+    DT_TRY(run(mesh, &one_token, &plan, t, &y));
+    DT_EXPECT_EQ_INT(dt_tape_comm(t, DT_COMM_ALL_REDUCE).calls, one_token.size->tokens == 1);
+    DT_EXPECT_EQ_INT(dt_tape_comm(t, DT_COMM_ALL_TO_ALL).calls, one_token.size->tokens > 1);
+    return DT_OK;
+}
+
+DT_TEST(experts, whole_tokens_go_the_way_of_fewer_bytes)
+{
+    static const mixture one = { 1, 1, 6, 3, 8, 8 }, many = { 1, 12, 6, 3, 8, 2 };
+
+    dt_test_on_ranks("tp=4", the_cheaper_one, &one);
+    dt_test_on_ranks("tp=4", the_cheaper_one, &many);
 }
 
 /* --- refusals --------------------------------------------------------------------------------- */
