@@ -14,6 +14,7 @@
 #include "cli/hub_models.h"
 #include "cli/interrupts.h"
 #include "cli/print_report.h"
+#include "cli/prompt.h"
 #include "cli/session.h"
 
 enum { PORT = 8080, MAX_REQUESTS = 64, DRAIN_S = 30, KEY_BYTES = 512, LEAST_CONTEXT = 16 };
@@ -67,40 +68,44 @@ static const char *folder_of(const wanted *m, const char *word)
                                                              : m->folder;
 }
 
-static dt_status add_key(serving *s, const char *text)
+static dt_status add_key(serving *s, const char *text, size_t n)
 {
     char *key;
 
     DT_TRY(dti_grow((void **)&s->keys.items, &s->keys.room, (size_t)s->keys.n + 1,
                     sizeof *s->keys.items));
-    DT_TRY(dti_strdup(text, &key));
+    DT_TRY(dti_alloc(n + 1, (void **)&key));
+    memcpy(key, text, n);
     s->keys.items[s->keys.n++] = key;
     return DT_OK;
 }
 
-/* Lines of a file; empty ones and those that begin with # are none. */
+/* A line of a file; empty ones and those that begin with # are none. */
+static dt_status read_key(serving *s, const char *path, const char *line, size_t n)
+{
+    DT_CHECK(n <= KEY_BYTES && memchr(line, '\0', n) == NULL, DT_ERR_ARG,
+             "--api-key-file: %s: a key has more than %d bytes, or is no text", path,
+             (int)KEY_BYTES);
+    return n > 0 && line[0] != '#' ? add_key(s, line, n) : DT_OK;
+}
+
 static dt_status read_keys(serving *s, const cli_env *env)
 {
     const char *path = s->args->serving.key_file;
-    char line[KEY_BYTES];
     dt_status st = DT_OK;
-    FILE *f;
+    char *bytes = NULL;
+    size_t n = 0;
 
-    if (env->api_key != NULL) DT_TRY(add_key(s, env->api_key));
+    if (env->api_key != NULL) DT_TRY(add_key(s, env->api_key, strlen(env->api_key)));
     if (path == NULL) return DT_OK;
-    f = fopen(path, "r");
-    DT_CHECK(f != NULL, dti_io_status(errno), "--api-key-file: %s: %s", path, strerror(errno));
-    while (st == DT_OK && fgets(line, sizeof line, f) != NULL) {
-        const bool whole = strchr(line, '\n') != NULL || feof(f);
-        line[strcspn(line, "\r\n")] = '\0';
-        if (!whole)
-            st = dt_fail_at(DT_ERR_ARG, __func__, __FILE__, __LINE__,
-                            "--api-key-file: %s: a key has more than %d bytes", path,
-                            (int)KEY_BYTES - 2);
-        else if (line[0] != '\0' && line[0] != '#')
-            st = add_key(s, line);
+    st = cli_file_read("--api-key-file", path, &bytes, &n);
+    for (size_t at = 0; st == DT_OK && at < n;) {
+        const char *stop = memchr(bytes + at, '\n', n - at);
+        const size_t length = stop != NULL ? (size_t)(stop - bytes) - at : n - at;
+        st = read_key(s, path, bytes + at, length);
+        at += length + 1;
     }
-    (void)fclose(f);
+    dti_free(bytes);
     DT_TRY(st);
     DT_CHECK(s->keys.n > 0, DT_ERR_ARG, "--api-key-file: %s has no key", path);
     return DT_OK;

@@ -128,7 +128,7 @@ static size_t plain_newlines(char *text, size_t bytes)
     return n;
 }
 
-static dt_status read_file(const char *option, const char *path, char **text, size_t *bytes)
+dt_status cli_file_read(const char *option, const char *path, char **text, size_t *bytes)
 {
     const bool standard = strcmp(path, "-") == 0;
     FILE *f = standard ? stdin : fopen(path, "rb");
@@ -190,7 +190,7 @@ dt_status cli_text_read(const cli_args *a, const char **text, size_t *bytes, cha
     *text = a->prompt;
     *bytes = a->prompt != NULL ? strlen(a->prompt) : 0;
     if (a->prompt == NULL) {
-        dt_status st = read_file("--prompt-file", a->prompt_file, file, bytes);
+        dt_status st = cli_file_read("--prompt-file", a->prompt_file, file, bytes);
         *text = *file;
         if (st != DT_OK) {
             dti_free(*file);
@@ -311,7 +311,7 @@ static dt_status read_several(cli_session *s, cli_prompts *out)
              "--prompts-file FILE");
     DT_TRY_TO(done, st, open_tokenizer(s, true, &opened));
     out->tokenizer = opened.tokenizer;
-    DT_TRY_TO(done, st, read_file("--prompts-file", a->prompts_file, &text, &bytes));
+    DT_TRY_TO(done, st, cli_file_read("--prompts-file", a->prompts_file, &text, &bytes));
     DT_TRY_TO(done, st, read_lines(s, text, bytes, out));
     for (int64_t i = 0; i < out->n; i++) remember(s, out->list[i].ids, out->list[i].n);
 done:

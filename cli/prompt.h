@@ -39,6 +39,11 @@ void cli_prompts_free(cli_prompts *prompts);
 dt_status cli_text_read(const cli_args *args, const char **text, size_t *bytes,
                         char **file) DT_MUST_USE;
 
+/* The text of a file that an option names, of bounded size, "-": standard input; without the
+ * newline that ends it, and "\r\n" as "\n". *text is freed with dti_free(), also after an error. */
+dt_status cli_file_read(const char *option, const char *path, char **text,
+                        size_t *bytes) DT_MUST_USE;
+
 /* What a list of ids is read as. */
 typedef struct cli_id_list {
     const char *option; /* "--tokens" */

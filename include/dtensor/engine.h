@@ -140,8 +140,8 @@ DT_API bool dt_engine_is_busy(const dt_engine *engine);
 
 typedef struct dt_engine_counts {
     int64_t waiting, running; /* texts, now; of those that wait prompts alone are counted */
-    int64_t blocks;           /* of all replicas: each of block_tokens tokens, */
-    int64_t block_tokens;     /* */
+    int64_t blocks;           /* of all replicas, ... */
+    int64_t block_tokens;     /* ... each of so many tokens; */
     int64_t used_blocks;      /* those of texts, now, */
     int64_t kept_blocks;      /* and those that are free but may still be found */
     int64_t block_bytes;      /* on this rank */

@@ -19,9 +19,9 @@ enum {
 /* What a value may be. */
 typedef enum dti_json_form {
     DTI_JSON_ANY,
-    DTI_JSON_WORDS,   /* words[first] to words[first + n - 1] */
-    DTI_JSON_STRING,  /* of least to most characters */
-    DTI_JSON_NUMBER,  /* */
+    DTI_JSON_WORDS,  /* words[first] to words[first + n - 1] */
+    DTI_JSON_STRING, /* of least to most characters */
+    DTI_JSON_NUMBER,
     DTI_JSON_INTEGER, /* from least to most */
     DTI_JSON_ARRAY,   /* of least to most values, each as node `of` */
     DTI_JSON_MAP,     /* any keys, each value as node `of` */

@@ -19,17 +19,20 @@ void dti_exchange_free(dti_exchange *x)
     dti_free(x);
 }
 
+/* Which of its requests it counts as. */
+static _Atomic int64_t *counter_of(const dti_exchange *x, dti_http_metrics *m, bool gone)
+{
+    if (gone) return &m->gone;
+    if (x->broken || (x->status >= 500 && x->status != 503)) return &m->failed;
+    return x->status == DTI_HTTP_OK ? &m->answered : &m->refused;
+}
+
 static void count(dti_exchange *x, bool gone)
 {
     dti_http_metrics *m = x->model != NULL ? &x->model->metrics : NULL;
 
     if (m == NULL) return;
-    (void)atomic_fetch_add(gone                            ? &m->gone
-                           : x->broken || x->status == 500 ? &m->failed
-                           : x->status == 503 || x->status < 500
-                               ? x->status == DTI_HTTP_OK ? &m->answered : &m->refused
-                               : &m->failed,
-                           1);
+    (void)atomic_fetch_add(counter_of(x, m, gone), 1);
     (void)atomic_fetch_add(&m->prompt_tokens, x->status == DTI_HTTP_OK ? x->prompt_tokens : 0);
     (void)atomic_fetch_add(&m->new_tokens, x->new_tokens);
 }

@@ -13,10 +13,12 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/sync.h"
-#include "files/json.h"
+#include "files/folder.h"
+#include "files/input.h"
 #include "service/http/buffer.h"
 #include "service/http/server.h"
 #include "service/served.h"
+#include "text/chat/jinja.h"
 
 enum { MOST_CONNECTIONS = 4096, BACKLOG = 512 };
 
@@ -55,10 +57,8 @@ static dt_status copy_texts(const char *const *from, int n, char ***out)
 
 static dt_status open_template(dti_http_model *m, const dt_server_model *from)
 {
-    dti_buffer text = { 0 };
-    char block[4096];
-    size_t n;
-    FILE *f;
+    void *text;
+    int64_t n;
     dt_status st;
 
     if (from->chat_template == NULL) {
@@ -66,14 +66,9 @@ static dt_status open_template(dti_http_model *m, const dt_server_model *from)
         return dti_served_open(m->served, &m->tokenizer, NULL); /* why there is none either */
     }
     DT_TRY(dti_served_open(m->served, &m->tokenizer, NULL));
-    f = fopen(from->chat_template, "rb");
-    DT_CHECK(f != NULL, DT_ERR_IO, "%s: %s", from->chat_template, strerror(errno));
-    while ((n = fread(block, 1, sizeof block, f)) > 0) dti_buffer_add(&text, block, n);
-    (void)fclose(f);
-    st = text.st;
-    if (st == DT_OK)
-        st = dt_chat_create(from->chat_template, text.n > 0 ? text.bytes : "", text.n, &m->chat);
-    dti_buffer_free(&text);
+    DT_TRY(dti_input_read_all(from->chat_template, DTI_JINJA_SOURCE_BYTES, &text, &n));
+    st = dt_chat_create(from->chat_template, text, (size_t)n, &m->chat);
+    dti_free(text);
     DT_TRY(st);
     return DT_OK;
 }
@@ -81,14 +76,11 @@ static dt_status open_template(dti_http_model *m, const dt_server_model *from)
 /* Whether generation_config.json says top_k: that of the library is no wish of the model's. */
 static bool says_top_k(const char *dir)
 {
-    enum { PATH_BYTES = 4096 };
-    char path[PATH_BYTES];
     dti_json_doc doc = { 0 };
     dti_json value;
     bool said;
 
-    (void)snprintf(path, sizeof path, "%s/generation_config.json", dir);
-    if (dti_json_read(path, DTI_JSON_CONFIG_BYTES, &doc) != DT_OK) return false;
+    if (dti_folder_json(dir, "generation_config.json", &doc) != DT_OK) return false;
     value = dti_json_get(&doc.root, "top_k");
     said = dti_json_is_set(&value);
     dti_json_free(&doc);

@@ -92,7 +92,7 @@ DT_TEST(cli_serve, keys_come_from_a_file_or_the_environment)
     running r;
 
     needs_server();
-    dt_test_write_file(dt_test_temp_dir(folder), "keys", "# two of them\nfirst\n\nsecond\n", 29);
+    dt_test_write_file(dt_test_temp_dir(folder), "keys", "# two of them\nfirst\n\nsecond\n", 28);
     (void)snprintf(path, sizeof path, "%s/keys", folder);
     r = start("DTENSOR_API_KEY=third",
               (const char *const[]){ "serve", "--model", "examples/checkpoint", "--port", "0",
@@ -113,6 +113,7 @@ DT_TEST(cli_serve, keys_come_from_a_file_or_the_environment)
 DT_TEST(cli_serve, what_cannot_be_served_is_refused)
 {
     static const char model[] = "examples/checkpoint";
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 8];
 
     needs_server();
     COMMAND_ENDS(2, COMMAND("serve"), "no model; give --model DIR");
@@ -126,6 +127,12 @@ DT_TEST(cli_serve, what_cannot_be_served_is_refused)
                  "--context 513: the context of model checkpoint is 512");
     COMMAND_ENDS(2, COMMAND("serve", "--model", model, "--api-key-file", "/nowhere"),
                  "--api-key-file: /nowhere");
+    dt_test_write_file(dt_test_temp_dir(folder), "keys", "fine\nbr\0ken\n", 12);
+    (void)snprintf(path, sizeof path, "%s/keys", folder);
+    COMMAND_ENDS(2, COMMAND("serve", "--model", model, "--api-key-file", path), "or is no text");
+    COMMAND_ENDS(2,
+                 COMMAND("serve", "--model", model, "--chat-template", "/dev/zero", "--port", "0"),
+                 "/dev/zero: has more than 1048576 bytes");
     COMMAND_ENDS(2,
                  COMMAND("serve", "--model", model, "--chat-template", "/nowhere", "--port", "0"),
                  "/nowhere");
