@@ -446,6 +446,16 @@ static bool is_blank(unsigned char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
+/* As writers of JSON set them, so that a model has no room to go on with them: none before a colon
+ * and one behind it, elsewhere a new line and an indent. */
+static bool add_blank(const dti_json_schema *s, dti_json_way *w, unsigned char c)
+{
+    const bool behind_colon = w->mode == VALUE && w->depth > 0 && !is_array(s, w);
+
+    if (w->mode == COLON || (w->count > 0 && (c == '\n' || c == '\r'))) return false;
+    return ++w->count <= (behind_colon ? 1 : MOST_BLANKS);
+}
+
 /* What only the next byte shows to be over. */
 static bool ends_before(const dti_json_schema *s, const dti_json_way *w, unsigned char c)
 {
@@ -481,7 +491,7 @@ bool dti_json_way_step(const dti_json_schema *s, dti_json_way *w, unsigned char 
     default:
         break;
     }
-    if (is_blank(c)) return ++w->count <= MOST_BLANKS;
+    if (is_blank(c)) return add_blank(s, w, c);
     return between(s, w, c);
 }
 

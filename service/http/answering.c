@@ -68,6 +68,7 @@ bool dti_find_model(dti_exchange *x, dti_wish *w, const json_t *tree)
         return false;
     }
     w->vocab = x->model->info.vocab_size;
+    w->calls = x->model->calls;
     st = dt_service_generate_options(x->model->served, &w->o);
     if (st != DT_OK) dti_refuse_status(x, st);
     return st == DT_OK;
@@ -80,6 +81,7 @@ bool dti_encode(dti_exchange *x, const dti_wish *w, int64_t i, unsigned flags, d
     const char *text = w->n_prompts > 0 && w->prompts != NULL ? w->prompts[i].text : NULL;
     dt_chat_options chat = DT_CHAT_OPTIONS_INIT;
     size_t n_bytes = text != NULL ? w->prompts[i].n_bytes : 0, n = 0;
+    dti_buffer begun = { 0 };
     char *rendered = NULL;
     dt_status st = DT_OK;
 
@@ -101,8 +103,16 @@ bool dti_encode(dti_exchange *x, const dti_wish *w, int64_t i, unsigned flags, d
         flags = DT_ENCODE_PARSE_SPECIAL;
         text = rendered;
     }
+    if (st == DT_OK && w->tool_choice == DTI_TOOLS_FORCED) {
+        dti_buffer_add(&begun, rendered, n_bytes);
+        dti_buffer_text(&begun, w->calls.before);
+        st = begun.st;
+        text = begun.bytes;
+        n_bytes = begun.n;
+    }
     if (st == DT_OK) st = dt_tokenizer_encode(m->tokenizer, text, n_bytes, flags, owned, &n);
     dt_chat_free(rendered);
+    dti_buffer_free(&begun);
     if (st != DT_OK) dti_refuse_status(x, st);
     *ids = (dt_ids){ *owned, (int64_t)n };
     return st == DT_OK;
@@ -284,6 +294,7 @@ static dt_status echo(dti_generation *g, dti_http_choice *c)
 static bool open_choices(dti_generation *g)
 {
     const dti_wish *w = &g->wish;
+    const bool forced = w->tool_choice == DTI_TOOLS_FORCED;
     dt_status st;
 
     g->n_choices = w->n_prompts * w->n;
@@ -293,7 +304,7 @@ static bool open_choices(dti_generation *g)
         c->index = i;
         c->stops = w->o.stop_strings;
         c->n_stops = w->o.n_stop_strings;
-        c->tools = w->has_tools;
+        c->tools = w->has_tools && (forced || !(w->o.json_object || w->o.json_schema != NULL));
         st = dti_choice_open(c, g->model->tokenizer);
         if (st == DT_OK && w->echo) st = echo(g, c);
     }

@@ -287,12 +287,23 @@ static bool read_format(dti_wish *w, const char *name, const json_t *v)
 
 static bool read_tool_choice(dti_wish *w, const char *name, const json_t *v)
 {
-    const char *word = json_string_value(v);
+    static const char *const words[] = { "auto", "none", "required" }; /* as dti_tool_choice */
+    const json_t *tool = json_object_get(json_object_get(v, "function"), "name");
+    const char *type = json_string_value(json_object_get(v, "type"));
 
-    w->tool_choice = DTI_TOOLS_AUTO;
-    if (word != NULL && strcmp(word, "none") == 0) w->tool_choice = DTI_TOOLS_NONE;
-    if (word != NULL && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0)) return true;
-    return dti_wish_refuse(w, name, "%s is \"none\" or \"auto\"; others are not supported", name);
+    for (size_t i = 0; json_is_string(v) && i < DT_COUNT(words); i++)
+        if (strcmp(json_string_value(v), words[i]) == 0) {
+            w->tool_choice = (dti_tool_choice)i;
+            return true;
+        }
+    w->tool_choice = DTI_TOOLS_FORCED;
+    if (type != NULL && strcmp(type, "function") == 0 && json_object_size(v) == 2 &&
+        json_is_string(tool))
+        return keep_text(w, tool, &w->tool_name);
+    return dti_wish_refuse(w, name,
+                           "%s is \"none\", \"auto\", \"required\" or {\"type\":\"function\", "
+                           "\"function\": {name}}",
+                           name);
 }
 
 /* Read with the messages. */

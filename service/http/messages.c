@@ -163,6 +163,19 @@ static bool check_tools(dti_wish *w, const json_t *tools)
     return true;
 }
 
+static bool force_tool(dti_wish *w, const json_t *tools)
+{
+    if (tools == NULL) return dti_wish_refuse(w, "tool_choice", "tool_choice: there are no tools");
+    if (w->o.json_object || w->o.json_schema != NULL)
+        return dti_wish_refuse(w, "response_format",
+                               "response_format: the answer has to be a call of a tool");
+    if (!w->add_generation_prompt)
+        return dti_wish_refuse(w, "add_generation_prompt",
+                               "add_generation_prompt is false: no turn begins in which a tool is "
+                               "called");
+    return dti_wish_force_tool(w, tools);
+}
+
 /* Nothing of a request takes the place of what the server says. */
 static bool add_more(dti_wish *w, const json_t *more, json_t *variables)
 {
@@ -208,7 +221,8 @@ bool dti_wish_read_messages(dti_wish *w, const json_t *messages, const json_t *t
     for (size_t i = 0; well && i < json_array_size(messages); i++)
         well = add_message(w, json_array_get(messages, i), list, i);
     if (well && tools != NULL) well = check_tools(w, tools);
-    w->has_tools = well && tools != NULL && w->tool_choice == DTI_TOOLS_AUTO;
+    if (well && w->tool_choice == DTI_TOOLS_FORCED) well = force_tool(w, tools);
+    w->has_tools = well && tools != NULL && w->tool_choice != DTI_TOOLS_NONE;
     if (well && w->has_tools) (void)json_object_set(variables, "tools", (json_t *)(uintptr_t)tools);
     if (well && more != NULL) well = add_more(w, more, variables);
     (void)json_object_set(variables, "messages", list);

@@ -76,6 +76,18 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls,
 /* --- answers ---------------------------------------------------------------------------------- */
 
 /* Waits for the next events of a stream. */
+/* Until there is something to send; tokens alone may be held back. */
+static void listen_for(dti_exchange *x, int64_t ms)
+{
+    const int64_t until = dti_now_ns() + ms * 1000000;
+    int64_t left = ms;
+
+    while (x->out.n == 0 && !x->stream->over && left > 0) {
+        dti_generation_listen(x->stream, left);
+        left = (until - dti_now_ns()) / 1000000;
+    }
+}
+
 static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t most)
 {
     dti_exchange *x = cls;
@@ -84,7 +96,7 @@ static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t most)
     (void)at;
     dti_connection_enter(x->server, x->connection, DTI_PHASE_WORK);
     if (x->out.n == 0 && !x->stream->over) {
-        dti_generation_listen(x->stream, KEEP_AWAKE_MS);
+        listen_for(x, KEEP_AWAKE_MS);
         if (x->out.n == 0 && !x->stream->over) dti_buffer_text(&x->out, ": keep-alive\n\n");
     }
     if (x->out.n == 0 && !x->stream->over) return MHD_CONTENT_READER_END_WITH_ERROR;

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "service/http/call_form.h"
 #include "service/http/metrics.h"
 
 /* A model as requests know it. */
@@ -21,6 +22,7 @@ typedef struct dti_http_model {
     dt_model_info info;
     int64_t context;
     bool has_top_k;       /* generation_config.json says one */
+    dti_call_form calls;  /* of its chat template */
     _Atomic int requests; /* running and waiting */
     dti_http_metrics metrics;
 } dti_http_model;

@@ -104,7 +104,9 @@ static dt_status open_model(dt_server *s, const dt_server_model *from)
              (long long)from->context, (long long)m->info.max_positions);
     m->context = from->context > 0 ? from->context : m->info.max_positions;
     m->has_top_k = says_top_k(m->served->dir);
-    return open_template(m, from);
+    DT_TRY(open_template(m, from));
+    (void)dti_call_form_find(m->chat, &m->calls);
+    return DT_OK;
 }
 
 /* --- the socket ------------------------------------------------------------------------------- */

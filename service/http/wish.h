@@ -7,6 +7,7 @@
 #include <dtensor/generation.h>
 
 #include "base/memory.h"
+#include "service/http/call_form.h"
 
 /* Whose field a row of the table is. */
 enum { DTI_API_TEXT = 1, DTI_API_CHAT = 2, DTI_API_TOKENIZE = 4, DTI_API_DETOKENIZE = 8 };
@@ -29,11 +30,16 @@ typedef struct dti_prompt {
     dt_ids ids;
 } dti_prompt;
 
-typedef enum dti_tool_choice { DTI_TOOLS_AUTO, DTI_TOOLS_NONE } dti_tool_choice;
+typedef enum dti_tool_choice {
+    DTI_TOOLS_AUTO,
+    DTI_TOOLS_NONE,
+    DTI_TOOLS_FORCED /* the answer is a call */
+} dti_tool_choice;
 
 typedef struct dti_wish {
     unsigned api;
-    int64_t vocab; /* of the model, known before ids are read */
+    int64_t vocab;       /* of the model, known before ids are read */
+    dti_call_form calls; /* of its chat template; arguments NULL: not known */
 
     const char *model; /* NULL: not said */
     dt_generate_options o;
@@ -50,6 +56,7 @@ typedef struct dti_wish {
     const char *variables; /* of the chat template, as a JSON object */
     bool add_generation_prompt, has_tools;
     dti_tool_choice tool_choice;
+    const char *tool_name; /* the one that is forced; NULL: any */
 
     /* tokenize, detokenize */
     bool add_special, parse_special, with_pieces, with_prompt;
@@ -76,6 +83,9 @@ bool dti_wish_read_tree(dti_wish *w, const struct json_t *tree);
 
 /* Answers are values of this schema; false: one that cannot be kept to. */
 bool dti_wish_take_schema(dti_wish *w, const char *name, const struct json_t *schema);
+
+/* The answer is a call of one of these (force_tools.c). */
+bool dti_wish_force_tool(dti_wish *w, const struct json_t *tools);
 
 /* messages, tools and what else a template is given (messages.c). */
 bool dti_wish_read_messages(dti_wish *w, const struct json_t *messages, const struct json_t *tools,

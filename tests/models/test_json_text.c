@@ -41,7 +41,7 @@ DT_TEST(json_text, objects_are_taken_and_what_is_none_is_not)
         "{\"a\":1}",
         "{\"a\":-0.5e+10,\"b\":[1,2,[],{}],\"c\":{\"d\":null}}",
         "{\"\":\"\\u00e4\\ud7ff\\n\\\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80\"}",
-        "{ \"a\" : [ true , false , null , 0 , 0.1 , 1E5 ] }",
+        "{ \"a\": [ true , false , null , 0 , 0.1 , 1E5 ]\n\t}",
         "{\"a\":\"\x7f\"}",
     };
     static const char *const wrong[] = {
@@ -79,6 +79,9 @@ DT_TEST(json_text, objects_are_taken_and_what_is_none_is_not)
         "{'a'",
         "{\"a\":NaN",
         "{\"a\":1e123}",
+        "{\"a\" :",
+        "{\"a\":  ",
+        "{\n\n",
     };
     bool whole;
 

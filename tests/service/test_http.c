@@ -279,6 +279,53 @@ DT_TEST(http, a_format_of_a_schema_gives_a_value_of_it)
     http_stop(&h);
 }
 
+#define TOOLS                                                                                      \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"sing\"}},{\"type\":\"function\","  \
+    "\"function\":{\"name\":\"dance\",\"parameters\":{\"$defs\":{\"step\":{\"enum\":[\"left\"]}}," \
+    "\"properties\":{\"to\":{\"$ref\":\"#/$defs/step\"}},\"required\":[\"to\"]}}}]"
+#define NAMED(name) "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"" name "\"}}"
+
+DT_TEST(http, an_answer_is_a_call_where_it_has_to_be)
+{
+    static const struct {
+        const char *body, *says, *param;
+    } refused[] = {
+        { "{" TURN ",\"tool_choice\":\"required\"}", "there are no tools", "tool_choice" },
+        { "{" TURN "," TOOLS "," NAMED("walk") "}", "no such tool", "tool_choice" },
+        { "{" TURN "," TOOLS ",\"tool_choice\":\"must\"}", "required", "tool_choice" },
+        { "{" TURN "," TOOLS ",\"tool_choice\":\"required\"}", "names nothing", "tools" },
+        { "{" TURN "," TOOLS "," NAMED("sing") ",\"add_generation_prompt\":false}", "is false",
+          "add_generation_prompt" },
+        { "{" TURN "," TOOLS "," NAMED("sing") ",\"response_format\":{\"type\":\"json_object\"}}",
+          "a call of a tool", "response_format" },
+    };
+    static http_server h;
+    char param[64];
+
+    needs_server();
+    http_start(&h, NULL, 4);
+    HTTP_EXPECT(http_post(h.port, CHAT, "{" TURN "," TOOLS "," NAMED("dance") ",\"seed\":3}", ""),
+                200, "\"content\":null",
+                "\"name\":\"dance\",\"arguments\":\"{\\\"to\\\": \\\"left\\\"}\"",
+                "\"finish_reason\":\"tool_calls\"");
+    HTTP_EXPECT(http_post(h.port, CHAT,
+                          "{" TURN "," TOOLS "," NAMED("dance") ",\"stream\":true,\"seed\":4}", ""),
+                200, "\"tool_calls\":[{\"index\":0", "\"name\":\"dance\"", "\"tool_calls\"}");
+    HTTP_EXPECT(
+        http_post(h.port, CHAT,
+                  "{" TURN ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\","
+                  "\"parameters\":{\"additionalProperties\":false}}},{\"type\":\"function\","
+                  "\"function\":{\"name\":\"b\",\"parameters\":{\"additionalProperties\":"
+                  "false}}}],\"tool_choice\":\"required\"}",
+                  ""),
+        200, "\"arguments\":\"{}\"", "\"finish_reason\":\"tool_calls\"");
+    for (size_t i = 0; i < DT_COUNT(refused); i++) {
+        (void)snprintf(param, sizeof param, "\"param\":\"%s\"", refused[i].param);
+        HTTP_EXPECT(http_post(h.port, CHAT, refused[i].body, ""), 400, refused[i].says, param);
+    }
+    http_stop(&h);
+}
+
 DT_TEST(http, texts_become_tokens_and_back)
 {
     static http_server h;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "files/json.h"
+#include "service/http/call_form.h"
 #include "service/http/tools.h"
 #include "tests/support/dt_test.h"
 
@@ -105,5 +107,37 @@ DT_TEST(http_texts, calls_of_tools_are_found_in_the_forms_that_models_write)
         DT_ASSERT_EQ_STR(c.calls.n > 0 ? c.calls.bytes : "", cases[i].calls);
         DT_ASSERT_EQ_STR(c.finish, cases[i].calls[0] != '\0' ? "tool_calls" : "stop");
         dti_choice_free(&c);
+    }
+}
+
+/* The forms of templates as models have them. */
+DT_TEST(http_texts, how_a_template_writes_calls_is_found_by_having_it_write_one)
+{
+    static const struct {
+        const char *name, *before, *arguments;
+    } rows[] = {
+        { "qwen", "<think>\n\n</think>\n\n<tool_call>\n", "arguments" },
+        { "qwen_functions", NULL, NULL }, /* of XML */
+        { "llama_functions", "", "parameters" },
+        { "gemma_functions", NULL, NULL },
+        { "llama", NULL, NULL },
+    };
+    DT_ENDS(dti_json_free) dti_json_doc doc = { 0 };
+    char path[DT_TEST_PATH_BYTES];
+    dti_json all;
+
+    DT_ASSERT_OK(
+        dti_json_read(dt_test_source_path(path, "tests/golden/chat/cases.json"), 1 << 24, &doc));
+    DT_ASSERT_OK(dti_json_object(&doc.root, "templates", &all));
+    for (size_t i = 0; i < DT_COUNT(rows); i++) {
+        DT_HELD(chat) *chat = NULL;
+        dti_call_form form;
+        const char *source;
+        DT_ASSERT_OK(dti_json_string(&all, rows[i].name, &source));
+        DT_ASSERT_OK(dt_chat_create(rows[i].name, source, strlen(source), &chat));
+        DT_ASSERT_EQ_INT(dti_call_form_find(chat, &form), rows[i].arguments != NULL);
+        if (rows[i].arguments == NULL) continue;
+        DT_ASSERT_EQ_STR(form.before, rows[i].before);
+        DT_ASSERT_EQ_STR(form.arguments, rows[i].arguments);
     }
 }

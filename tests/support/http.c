@@ -17,7 +17,9 @@ static const char template[] =
     "{% if tools %}tools: {{ tools | tojson }}\n{% endif %}"
     "{% for m in messages %}{% if m.role not in ['system', 'user', 'assistant', 'tool'] %}"
     "{{ raise_exception('what is ' ~ m.role ~ '?') }}{% endif %}{{ m.role | upper }}:\n"
-    "{{ m.content }}\n\n{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}";
+    "{{ m.content }}{% for c in m.tool_calls %}<tool_call>\n{\"name\": "
+    "{{ c.function.name | tojson }}, \"arguments\": {{ c.function.arguments | tojson }}}\n"
+    "</tool_call>{% endfor %}\n\n{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}";
 
 static void log_line(void *arg, const char *line)
 {
