@@ -55,7 +55,7 @@ typedef enum dti_event_kind {
 } dti_event_kind;
 
 typedef struct dti_text_head {
-    int64_t n;
+    int64_t n, found;
     dt_end end;
     float score;
 } dti_text_head;

@@ -94,7 +94,7 @@ dt_status dti_texts_tell_all(dti_job *j)
         dti_event head = { .kind = DTI_EVENT_TEXT, .a = i };
         dti_packet p = { 0 };
         dt_status st;
-        DT_TRY(dti_packet_put(&p, &(dti_text_head){ text->n, text->end, text->score },
+        DT_TRY(dti_packet_put(&p, &(dti_text_head){ text->n, text->found, text->end, text->score },
                               sizeof(dti_text_head)));
         st = dti_packet_put(&p, text->ids, bytes);
         if (st == DT_OK) st = dti_packet_put(&p, text->logprobs, lists);

@@ -116,6 +116,7 @@ static dt_status add_token(dti_job *j, const dt_engine_event *e)
         memcpy(text->logprobs + text->n * e->n_logprobs, e->logprobs, list);
     }
     text->n++;
+    text->found = e->found;
     return tell_token(j, e);
 }
 

@@ -96,6 +96,7 @@ static dt_status take_text(dti_waiter *w, const dti_event *e)
     text->n = head.n;
     text->end = head.end;
     text->score = head.score;
+    text->found = head.found;
     while (!w->enough && w->told[e->a] < text->n) {
         const int64_t n = w->told[e->a];
         DT_TRY(say_token(w, e->a, text->ids[n], text->logprobs + n * w->n_logprobs));

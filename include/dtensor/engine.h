@@ -117,6 +117,7 @@ typedef struct dt_engine_event {
     int64_t n;
     int32_t id;
     dt_end end;
+    int64_t found; /* of a token: those of the prompt that were found in blocks of others */
     const dt_error *error;
     const dt_logprob *logprobs; /* [n_logprobs] of a token, as dt_generated_logprobs() has them */
     int64_t n_logprobs;         /* 0: none were asked for */

@@ -275,12 +275,14 @@ DT_API DT_MUST_USE dt_status dt_generate_batch(dt_model *model, const dt_ids *pr
                                                dt_generated **out);
 DT_API void dt_generated_release(dt_generated **generated); /* accepts NULL */
 
-/* Queries of text i: its new tokens, borrowed; why it ended; the score of a beam. Nothing for an i
- * out of range. Not collective, no errors. */
+/* Queries of text i: its new tokens, borrowed; why it ended; the score of a beam; how many tokens
+ * of its prompt a service found in what it had read for others. Nothing for an i out of range. Not
+ * collective, no errors. */
 DT_API int64_t dt_generated_count(const dt_generated *generated);
 DT_API dt_ids dt_generated_ids(const dt_generated *generated, int64_t i);
 DT_API dt_end dt_generated_end(const dt_generated *generated, int64_t i);
 DT_API double dt_generated_score(const dt_generated *generated, int64_t i);
+DT_API int64_t dt_generated_found(const dt_generated *generated, int64_t i);
 
 /** Log-probabilities of new token n of text i: that of the token first, then those of the best, the
  * largest first; *n_list of them, 0 if they were not asked for (dt_generate_options.n_logprobs).

@@ -235,6 +235,7 @@ static dt_status settle_pick(dt_engine *e, const dti_pick *p, dti_choice *choice
                                             .text = p->text,
                                             .n = n,
                                             .id = id,
+                                            .found = p->of->n_found,
                                             .logprobs = e->choosing.logprobs + p->logprobs,
                                             .n_logprobs = r->rules.o.n_logprobs + 1 }));
     if (end != DT_END_NONE) DT_TRY(end_text(e, r, p->text, n + 1, end));

@@ -206,6 +206,7 @@ static dt_status begin_first(dti_schedule *s, dti_replica *r, int64_t rows, bool
     }
     *began = true;
     r->waiting = q->next;
+    if (q->n_known == q->n_prompt) q->n_found = q->n_read;
     s->counts.found += q->n_read;
     s->counts.read += q->n_known - q->n_read;
     dti_sequence_run(s, q);

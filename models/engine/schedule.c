@@ -371,6 +371,7 @@ static dt_status fork_text(dti_schedule *s, const dti_sequence *q, int64_t i, in
     f->replica = q->replica;
     f->n_read = q->n_read;
     f->n_prompt = q->n_prompt;
+    f->n_found = q->n_found;
     f->n_table = q->n_table;
     f->n_back = q->n_back;
     f->n_public = q->n_public;

@@ -47,6 +47,7 @@ typedef struct dti_sequence {
     int replica, slot;         /* slot: its row of the tables; -1: it waits */
     int32_t *ids;              /* [n_known] */
     int64_t n_known, n_read;   /* tokens */
+    int64_t n_found;           /* of the prompt, when it began */
     int32_t *table;            /* [n_table] the block of each `block` tokens; -1: given back */
     int64_t n_table, n_back;   /* n_back: of the first ones, given back */
     int64_t n_public, content; /* blocks that are known by their content, and that of the last */

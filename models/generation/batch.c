@@ -82,6 +82,11 @@ double dt_generated_score(const dt_generated *g, int64_t i)
     return (double)text_of(g, i)->score;
 }
 
+int64_t dt_generated_found(const dt_generated *g, int64_t i)
+{
+    return text_of(g, i)->found;
+}
+
 const dt_logprob *dt_generated_logprobs(const dt_generated *g, int64_t i, int64_t n,
                                         int64_t *n_list)
 {

@@ -12,6 +12,7 @@ typedef struct dti_new_text {
     int64_t n;
     dt_end end;
     float score;          /* of beam search */
+    int64_t found;        /* tokens of the prompt, see dt_generated_found() */
     dt_logprob *logprobs; /* [room, n_logprobs] of each token, see dt_generated_logprobs(); NULL */
     int64_t n_logprobs;
 } dti_new_text;

@@ -24,14 +24,16 @@ static void put_head(dti_generation *g, bool event)
 
 static void put_usage(dti_generation *g)
 {
-    int64_t n = 0;
+    int64_t n = 0, found = 0;
 
     for (int64_t i = 0; i < g->n_choices; i++) n += g->choices[i].n_tokens;
+    for (int64_t i = 0; i < g->wish.n_prompts; i++)
+        found += dt_generated_found(g->made, i * g->width);
     dti_buffer_print(&g->x->out,
                      ",\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,"
                      "\"total_tokens\":%lld,\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
                      (long long)g->x->prompt_tokens, (long long)n,
-                     (long long)(g->x->prompt_tokens + n), 0LL);
+                     (long long)(g->x->prompt_tokens + n), (long long)found);
 }
 
 /* What of the logprobs has not been told, as a member of a choice. */

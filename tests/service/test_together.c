@@ -162,6 +162,7 @@ DT_TEST(together, beginnings_are_shared_by_one_salt_alone)
         DT_ASSERT_OK(dt_service_generate(m, &prompt, 1, &o, &how, &g));
         if (i == 0) first = dt_generated_ids(g, 0).ids[0];
         DT_ASSERT_EQ_INT(dt_generated_ids(g, 0).ids[0], first);
+        DT_ASSERT_EQ_INT(dt_generated_found(g, 0), i == 0 ? 0 : found[i] - found[i - 1]);
         dt_generated_release(&g);
         DT_ASSERT_OK(dt_service_count(m, &counts));
         DT_ASSERT_EQ_INT(counts.engine.found_tokens, found[i]);
