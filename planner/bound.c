@@ -135,33 +135,36 @@ dt_status dti_kept_by_block(dti_task *t, const dt_way *w, double rows, double *o
     return DT_OK;
 }
 
-/* What the first rank has: blocks, and passes of a microbatch through one that it keeps at a time;
- * those that are left when the first microbatch has come back through all of its stages; whether
- * others are on their way by then. */
-typedef struct first_rank {
+/* What a rank of a pipeline has: blocks, and passes of a microbatch through one that it keeps at a
+ * time; those that are left when the first microbatch has come back through all of its stages;
+ * whether others are on their way by then. */
+typedef struct rank_load {
     double blocks, live, left;
     bool goes_on;
-} first_rank;
+} rank_load;
 
-static first_rank first_of(const dti_task *t, const dti_split *s, const dt_way *w)
+static rank_load load_of(const dti_task *t, const dti_split *s, const dt_way *w, int rank)
 {
     const int p = w->pp, v = s != NULL ? s->n / s->pp : 1;
-    const int64_t m = w->microbatches, passes = dti_min(2 * (p - 1) + (v - 1) * p + 1, m * v);
-    first_rank r = { .goes_on = v > 1 ? m >= 2 * p : m > p };
+    const int64_t m = w->microbatches, begun = dti_min(m, v > 1 ? p : p - rank);
+    const int64_t passes = dti_min(2 * (p - rank - 1) + (v - 1) * p + 1, m * v);
+    rank_load r = { .goes_on = v > 1 ? m >= 2 * p : m > p };
 
     for (int c = 0; c < v; c++) {
-        const double blocks = s != NULL ? s->blocks[c * p] : (double)t->info.n_layers;
+        const double blocks = s != NULL ? s->blocks[c * p + rank] : (double)t->info.n_layers;
         /* interleaved: p microbatches through a stage, then through the next */
+        const int64_t first = dti_max(dti_min(passes - (int64_t)c * p, begun), 0);
         const int64_t more = dti_min(dti_max(passes - ((int64_t)v + c) * p, 0), p);
         r.blocks += blocks;
-        r.live += blocks * (double)(v > 1 ? dti_min(m, p) + more : dti_min(m, p));
-        if (c == 0) r.left = blocks * (double)(dti_min(m, p) - 1);
+        r.live += blocks * (double)(v > 1 ? first + more : begun);
+        if (c == 0) r.left = blocks * (double)(begun - 1);
     }
     return r;
 }
 
-/* The most of the first rank. Gradients come to be as the first way back goes on. */
-static double memory_of(const dti_profile *p, const dt_way *w, const first_rank *r, double share,
+/* Of a rank whose parameters are this share of the model's. Gradients come to be as the first way
+ * back goes on. */
+static double memory_of(const dti_profile *p, const dt_way *w, const rank_load *r, double share,
                         double kept, double again)
 {
     const double weights = w->zero < 3 ? 1.0 : w->offload ? 0 : 1.0 / w->dp;
@@ -206,26 +209,40 @@ static double passes_seconds(const dti_task *t, const dti_profile *p, const dti_
     return pipeline_seconds(t, s, w, &a);
 }
 
+/* The most that a rank needs, and the largest share of the model's parameters that one has: of what
+ * is in no block, nothing. */
+static double most_memory(const dti_task *t, const dti_profile *p, const dti_split *s,
+                          const dt_way *w, double kept, double again, double *most_share)
+{
+    const double block = dti_block_share(t, w) * (double)dt_dtype_size(t->dtype) /
+                         (double)dti_max(p->cost.weight_bytes, 1);
+    double most = 0;
+
+    *most_share = 0;
+    for (int r = 0; r < w->pp; r++) {
+        const rank_load load = load_of(t, s, w, r);
+        const double share = s != NULL || w->ends ? load.blocks * block : 1;
+        most = fmax(most, memory_of(p, w, &load, share, kept, again));
+        *most_share = fmax(*most_share, share);
+    }
+    return most;
+}
+
 dt_status dti_way_bound(dti_task *t, const dt_way *w, double *bytes, double *seconds)
 {
     const dti_split *s = NULL;
     const dti_profile *p;
-    double kept, again, share = 1;
-    first_rank first;
+    double kept, again, share;
 
     if (t->o.goal != DT_PLAN_STEP) return dti_serve_bound(t, w, bytes, seconds);
     DT_TRY(dti_kept_by_block(t, w, (double)dti_way_rows(t, w), &kept, &again));
     if (w->pp > 1) DT_TRY(dti_split_of(t, w, &s));
-    first = first_of(t, s, w);
     DT_TRY(dti_profile_of(t, w, &p));
     if (p->refused != DT_OK) { /* counting it says why */
         *bytes = *seconds = 0;
         return DT_OK;
     }
-    if (s != NULL || w->ends) /* of what is in no block, nothing */
-        share = dti_block_share(t, w) * first.blocks * (double)dt_dtype_size(t->dtype) /
-                (double)dti_max(p->cost.weight_bytes, 1);
-    *bytes = SLACK * memory_of(p, w, &first, share, kept, again);
+    *bytes = SLACK * most_memory(t, p, s, w, kept, again, &share);
     *seconds = SLACK * (data_seconds(t, w, share * (double)p->cost.weight_bytes,
                                      passes_seconds(t, p, s, w)) +
                         host_seconds(t, w, share * (double)p->cost.state_bytes));
