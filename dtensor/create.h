@@ -44,6 +44,8 @@ dt_status dti_graph_move(dt_tape *tape, dt_tensor *x, dt_tensor *y) DT_MUST_USE;
 const char *dti_tape_scope(const dt_tape *tape);
 int dti_tape_n_scopes(const dt_tape *tape); /* that are open */
 
+bool dti_tape_goes_back(const dt_tape *tape); /* a backward pass runs */
+
 /* Takes over a reference of `x`; NULL after an error. */
 dt_tensor *dti_tape_push(dt_tape *tape, dt_tensor *x);
 

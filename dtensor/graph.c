@@ -118,6 +118,11 @@ bool dt_tape_records(const dt_tape *t)
     return t != NULL && dti_graph_is_on(t->graph);
 }
 
+bool dti_tape_goes_back(const dt_tape *t)
+{
+    return dti_graph_goes_back(t->graph);
+}
+
 /* --- nodes ------------------------------------------------------------------------------------ */
 
 static int32_t value_of(const dti_graph *g, const dt_tensor *x)

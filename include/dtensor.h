@@ -16,6 +16,7 @@
 #include <dtensor/devices.h>
 #include <dtensor/dlpack.h>
 #include <dtensor/engine.h>
+#include <dtensor/expert_loads.h>
 #include <dtensor/factories.h>
 #include <dtensor/generation.h>
 #include <dtensor/gradients.h>

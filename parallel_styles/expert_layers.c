@@ -39,6 +39,7 @@ dt_tensor *dt_layer_experts(dt_tape *t, const dt_layer *point, const dt_layer *g
     const dt_layer *halves[] = { gate_up, down };
     dti_routed routed = { ids, weights, NULL, { 0 } };
     dt_packed_weight w[2];
+    dt_status st;
     bool packed;
 
     if (dt_tape_status(t) != DT_OK) return NULL;
@@ -63,6 +64,8 @@ dt_tensor *dt_layer_experts(dt_tape *t, const dt_layer *point, const dt_layer *g
         x = dt_experts(t, x, routed.ids, routed.weights, w[0].codes, w[1].codes);
     x = dt_layer_leave(t, point, x);
     ((dt_layer *)point)->routed = NULL;
+    st = x != NULL ? dti_count_choices(t, point, routed.ids) : DT_OK;
+    if (st != DT_OK) return dti_tape_latch(t, st);
     return dt_scope_end(t, x);
 }
 
@@ -87,9 +90,7 @@ void dti_output_as_term(const dt_style *style, dt_tape *t, const dt_layer *layer
     *y = st == DT_OK ? dti_tape_push(t, term) : dti_tape_latch(t, st);
 }
 
-/* The point whose name is the first part of the layer's, "mlp.experts" of "mlp.experts.down_proj";
- * the layer itself if there is none. */
-static const dt_layer *point_around(const dt_layer *layer)
+const dt_layer *dti_point_around(const dt_layer *layer)
 {
     const char *last = strrchr(layer->name, '.');
     const size_t n = last != NULL ? (size_t)(last - layer->name) : 0;
@@ -123,7 +124,7 @@ dt_status dti_check_experts(const dt_style *style, const dt_layer *layer)
     const dt_layer *point;
 
     if (layer->spec.kind->run_by == NULL || only_cuts(style)) return DT_OK;
-    point = point_around(layer);
+    point = dti_point_around(layer);
     DT_FAIL(DT_ERR_LAYOUT,
             "style \"%s\" lays out values of %s, %s, where a style only cuts the weight; say it at "
             "%s",

@@ -212,6 +212,7 @@ static bool has_functions(const dt_style *s)
 
 bool dti_layers_repeat(const dt_layers *layers)
 {
+    if (layers->counts != NULL) return false;
     for (int i = 0; i < layers->n; i++) {
         const dt_layer *l = &layers->layers[i];
         if (l->forward != NULL || l->own_kind || l->n_states > 0) return false;

@@ -248,6 +248,7 @@ void dt_layers_release(dt_layers **layers)
     for (size_t i = 0; i < list->n_remarks; i++) dti_free(list->remarks[i]);
     dti_free((void *)list->remarks);
     dti_gathers_release(&list->gathers);
+    dti_expert_counts_free(&list->counts);
     dti_facts_free(&list->facts);
     dti_free(list->index);
     dti_styles_free(list->styles);

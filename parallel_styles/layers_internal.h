@@ -74,6 +74,7 @@ struct dt_layers {
     dt_layer *layers;
     char **remarks; /* on the plan */
     size_t n_remarks, remarks_capacity;
+    struct dti_expert_counts *counts; /* of tokens by expert; NULL: nobody counts */
     dti_facts facts;     /* of the model they are of; none: who made them has said nothing */
     int *index;          /* hash of a name -> 1 + its layer, 0: empty */
     uint32_t index_mask; /* places - 1 */
@@ -222,6 +223,14 @@ dt_status dti_tiles_choose(dt_layer *layer) DT_MUST_USE;
 dt_status dti_tiles_lay_out(const dt_layer *layer, const dt_layout **layout) DT_MUST_USE;
 dt_tensor *dti_linear_tiles(dt_tape *tape, const dt_layer *layer, dt_tensor *x);
 int dti_tile_rows(int64_t n, int tiles, int64_t rows[DTI_MOST_TILES]);
+
+/* The point whose name is the first part of a layer's, "mlp.experts" of "mlp.experts.down_proj";
+ * the layer itself if there is none (expert_layers.c). */
+const dt_layer *dti_point_around(const dt_layer *layer);
+
+/* Counts the experts that tokens chose at a point, if its list does (expert_loads.c). */
+dt_status dti_count_choices(dt_tape *tape, const dt_layer *point, dt_tensor *ids) DT_MUST_USE;
+void dti_expert_counts_free(struct dti_expert_counts **counts); /* accepts NULL */
 
 /* The two halves of "ep_dispatch_experts" (sent_tokens.c). */
 void dti_dispatch_input(const dt_style *style, dt_tape *tape, const dt_layer *layer, int dim, int n,

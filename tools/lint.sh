@@ -61,7 +61,7 @@ check_includes() {
             split("tensor op_rows ops ops_general ops_backward ops_loss gradients factories inspect devices async channels collectives dlpack " \
                   "half", own, " ")
             for (i in own) face["dtensor/" own[i] ".h"] = "dtensor"
-            face["dtensor/layers.h"] = face["dtensor/kinds.h"] = "parallel_styles"
+            face["dtensor/layers.h"] = face["dtensor/expert_loads.h"] = face["dtensor/kinds.h"] = "parallel_styles"
             face["dtensor/tokenizer.h"] = face["dtensor/chat.h"] = "text"
             face["dtensor/plans.h"] = face["dtensor/model_training.h"] = "models"
             face["dtensor/timeline.h"] = face["dtensor/modules.h"] = face["dtensor/topology.h"] = face["dtensor/surroundings.h"] = "mesh"

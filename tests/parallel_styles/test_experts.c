@@ -2,6 +2,7 @@
  *
  * Mixtures of experts: tensor parallel, expert parallel, both, and with tokens cut, equal to one
  * rank at the price of one collective; mixtures of styles that do not fit are refused. */
+#include <dtensor/expert_loads.h>
 #include <dtensor/inspect.h>
 #include <dtensor/ops.h>
 #include <dtensor/parallel_styles.h>
@@ -281,6 +282,65 @@ DT_TEST(experts, whole_tokens_go_the_way_of_fewer_bytes)
 
     dt_test_on_ranks("tp=4", the_cheaper_one, &one);
     dt_test_on_ranks("tp=4", the_cheaper_one, &many);
+}
+
+/* --- how tokens spread ------------------------------------------------------------------------ */
+
+/* Choices of all tokens, each once, whether ranks have the same ones or each its own. */
+static dt_status counted(dt_mesh *mesh, const void *arg)
+{
+    const mixture m = { 2, 6, 6, 3, 5, 2 };
+    const int64_t shape[] = { m.batch, m.tokens, m.d };
+    const dt_plan plan = { .rules = sent, .n_rules = 4, .dim = dt_mesh_dim_name(mesh, 0) };
+    const bool cut = *(const bool *)arg;
+    dt_placement place[DT_MAX_DIMS] = { { 0 } };
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(layers) *layers = NULL;
+    DT_HELD(tensor) *x = NULL, *ids = NULL;
+    int64_t want[5] = { 0 }, most = 0;
+    float values[MOST_TOKENS * MOST_D];
+    dt_layer_spec specs[N_LAYERS];
+    dt_expert_load load;
+
+    make_specs(&m, specs);
+    dt_test_random(values, MOST_TOKENS * MOST_D, 3);
+    if (cut) place[0] = DT_SHARD(1);
+    DT_TRY(dt_layers_create(mesh, "tp?", specs, N_LAYERS, &plan, &layers));
+    DT_TRY(dt_test_fill_layers(mesh, layers, DT_F32, 7));
+    DT_TRY(
+        dt_distribute(mesh, place, DT_F32, 3, shape, (dt_source){ values, DT_EQUAL_COPIES }, &x));
+    DT_EXPECT_STATUS(dt_layers_sum_experts(layers), DT_ERR_ARG, "comes before the passes");
+    DT_EXPECT(!dt_layers_expert_load(layers, 0, &load), "nothing is counted");
+    DT_TRY(dt_layers_count_experts(layers, true));
+    for (int pass = 0; pass < 2; pass++) (void)forward(t, layers, m.chosen, x);
+    DT_TRY(dt_full_tensor(
+        dt_route_ids(t, dt_layer_forward(t, dt_layers_at(layers, 0), x), m.chosen), &ids));
+    for (int64_t i = 0; i < m.batch * m.tokens * m.chosen; i++)
+        want[((const int32_t *)dt_tensor_local(ids)->data)[i]] += 2;
+    DT_TRY(dt_layers_sum_experts(layers));
+    DT_EXPECT(dt_layers_expert_load(layers, 0, &load), "the first");
+    DT_EXPECT_EQ_STR(load.layer, "experts");
+    DT_EXPECT_EQ_INT(load.n_experts, 5);
+    for (int e = 0; e < 5; e++) {
+        DT_EXPECT_EQ_INT(load.tokens[e], want[e]);
+        most = want[e] > most ? want[e] : most;
+    }
+    DT_EXPECT_EQ_INT(load.most, most);
+    DT_EXPECT_CLOSE(load.imbalance, (double)most * 5 / 48, 1e-12);
+    DT_EXPECT(!dt_layers_expert_load(layers, 1, &load), "there is one mixture");
+    DT_TRY(dt_layers_sum_experts(layers)); /* of no passes */
+    DT_EXPECT(dt_layers_expert_load(layers, 0, &load) && load.most == 0 && load.unused == 5 &&
+                  load.imbalance == 0,
+              "it began anew");
+    return DT_OK;
+}
+
+DT_TEST(experts, choices_are_counted_once_for_each_token)
+{
+    static const char *const meshes[] = { "tp=1", "tp=3", "ep=2,tp=2" };
+
+    for (size_t m = 0; m < DT_COUNT(meshes); m++)
+        for (int cut = 0; cut < 2; cut++) dt_test_on_ranks(meshes[m], counted, &(bool){ cut != 0 });
 }
 
 /* --- refusals --------------------------------------------------------------------------------- */
