@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/expert_report.h"
 #include "cli/print_report.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
@@ -27,6 +28,9 @@ typedef struct generation {
     int32_t *tokens;       /* [max_new] */
     int64_t n_tokens;
     int64_t begin_ns, first_ns, end_ns; /* the prompt goes in, the first token, the last */
+    dt_expert_load load;                /* the most uneven; its texts are copied below */
+    char load_layer[CLI_PATH_BYTES];
+    json_t *loads; /* of all; NULL: none are counted */
 } generation;
 
 /* --- output -------------------------------------------------------------------------------------
@@ -120,6 +124,21 @@ static bool on_token(void *arg, int64_t n, int32_t id)
     return l->st == DT_OK;
 }
 
+/* The model is gone when the report is made. */
+static dt_status keep_loads(generation *g, dt_model *model, bool speaks)
+{
+    dt_expert_load worst;
+
+    DT_TRY(cli_loads_sum(model, &worst));
+    if (!speaks || worst.n_experts == 0) return DT_OK;
+    g->load = worst;
+    (void)snprintf(g->load_layer, sizeof g->load_layer, "%s", worst.layer);
+    g->load.layer = g->load_layer;
+    g->load.tokens = NULL;
+    g->loads = cli_loads_json(model);
+    return DT_OK;
+}
+
 static dt_status generate_on_rank(void *arg, dt_model *model, bool speaks)
 {
     generation *g = arg;
@@ -132,6 +151,7 @@ static dt_status generate_on_rank(void *arg, dt_model *model, bool speaks)
 
     options.on_token = on_token;
     options.arg = &l;
+    DT_TRY(cli_loads_begin(model));
     DT_TRY(dt_state_create(model, 1, prompt->n + options.max_new_tokens, &state));
     if (speaks) {
         dt_state_set_progress(state, cli_progress_prompt, g->progress);
@@ -141,6 +161,7 @@ static dt_status generate_on_rank(void *arg, dt_model *model, bool speaks)
         done, st,
         dt_generate(model, state, prompt->ids, prompt->n, &options, speaks ? g->tokens : NULL, &n));
     DT_TRY_TO(done, st, l.st);
+    DT_TRY_TO(done, st, keep_loads(g, model, speaks));
     if (speaks) {
         g->n_tokens = n;
         if (n == 0) DT_TRY_TO(done, st, put_prompt(g));
@@ -177,6 +198,7 @@ static void print_times(const generation *g)
     if (g->n_tokens > 1)
         (void)fprintf(stderr, ", %.1f tokens/s", per_second(g->n_tokens - 1, rest));
     (void)fputc('\n', stderr);
+    cli_loads_print(&g->load);
 }
 
 static json_t *json_timing(const generation *g)
@@ -194,14 +216,13 @@ static dt_status print_json(const generation *g)
     const dt_end end = cli_end_of(&g->wishes->options, &g->session->info, g->tokens, g->n_tokens);
     json_t *text =
         g->stream == NULL ? json_null() : json_stringn(g->text_bytes ? g->text : "", g->text_bytes);
+    json_t *all = json_pack("{s:o, s:o, s:o, s:s, s:o}", "prompt_tokens",
+                            cli_json_ids(g->prompts->list->ids, g->prompts->list->n), "tokens",
+                            cli_json_ids(g->tokens, g->n_tokens), "text", text, "stop",
+                            cli_end_name(end), "timing", json_timing(g));
 
-    return cli_session_put_json(g->session,
-                                json_pack("{s:o, s:o, s:o, s:s, s:o}", "prompt_tokens",
-                                          cli_json_ids(g->prompts->list->ids, g->prompts->list->n),
-                                          "tokens", cli_json_ids(g->tokens, g->n_tokens), "text",
-                                          text, "stop", cli_end_name(end), "timing",
-                                          json_timing(g)),
-                                6);
+    if (g->loads != NULL) (void)json_object_set(all, "experts", g->loads);
+    return cli_session_put_json(g->session, all, 6);
 }
 
 /* --- before -------------------------------------------------------------------------------------
@@ -224,6 +245,7 @@ static dt_status run_session(cli_session *s, const cli_prompts *prompts, const c
 done:
     if (st != DT_OK && g.begun && !g.ends_line) (void)putchar('\n'); /* the message begins a line */
     dt_tokenizer_stream_release(&g.stream);
+    json_decref(g.loads);
     dti_free(g.tokens);
     dti_free(g.text);
     return st;

@@ -47,6 +47,7 @@ static dt_status parse_line(const char *line, size_t n, cli_metric *out)
         .tokens = json_integer_value(json_object_get(o, "tokens")),
         .seconds = real_of(o, "seconds"),
         .validation_loss = real_of(o, "validation_loss"),
+        .imbalance = real_of(o, "expert_imbalance"),
         .skipped = json_is_true(json_object_get(o, "skipped")),
     };
     json_decref(o);
@@ -151,6 +152,8 @@ static char *line_of(const cli_metric *k)
         (void)json_object_set_new(o, "validation_loss", cli_json_number(k->validation_loss));
         (void)json_object_set_new(o, "perplexity", cli_json_number(exp(k->validation_loss)));
     }
+    if (isfinite(k->imbalance))
+        (void)json_object_set_new(o, "expert_imbalance", cli_json_number(k->imbalance));
     if (k->skipped) (void)json_object_set_new(o, "skipped", json_true());
     text = json_dumps(o, JSON_REAL_PRECISION(ALL_DIGITS));
     json_decref(o);

@@ -18,6 +18,8 @@ typedef struct cli_metric {
     int64_t tokens;         /* read since the beginning of the run, those of this step included */
     double seconds;         /* that the step took */
     double validation_loss; /* after the step; NAN: not looked at */
+    double imbalance;       /* of experts, where it is most: tokens of the one that most chose over
+                             * the mean; NAN: there are none */
     bool skipped;           /* f16: gradients overflowed, parameters are as before */
 } cli_metric;
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/numbers.h"
+#include "cli/expert_report.h"
 #include "cli/interrupts.h"
 #include "cli/option_file.h"
 #include "cli/outputs.h"
@@ -104,6 +105,7 @@ static dt_status open_all(cli_trainer *t)
 {
     DT_TRY(dt_tape_create(dt_mesh_runtime(t->mesh), &t->tape));
     DT_TRY(dt_optimizer_create(dt_model_layers(t->model), &t->run->plan->optimizer, &t->optimizer));
+    DT_TRY(cli_loads_begin(t->model));
     DT_TRY(cli_train_pipeline(t));
     DT_TRY(open_data(t));
     DT_TRY(open_folder(t));
@@ -291,6 +293,7 @@ static dt_status step(cli_trainer *t)
     const cli_training *plan = t->run->plan;
     const int64_t number = t->at.step + 1, every = plan->validate_every;
     const bool traced = number == dti_min(t->begun_at + TRACED, plan->steps);
+    dt_expert_load of_validation;
     cli_metric metric;
 
     if (traced) dt_timeline_start(dt_mesh_runtime(t->mesh));
@@ -298,8 +301,10 @@ static dt_status step(cli_trainer *t)
     if (traced) DT_TRY(write_trace(t));
     DT_TRY(dt_run_folder_check(t->folder));
     if (t->validation != NULL &&
-        (t->at.step == plan->steps || (every > 0 && t->at.step % every == 0)))
+        (t->at.step == plan->steps || (every > 0 && t->at.step % every == 0))) {
         DT_TRY(cli_train_validate(t, &metric.validation_loss));
+        DT_TRY(cli_loads_sum(t->model, &of_validation)); /* and not of the next step */
+    }
     if (!t->speaks) return DT_OK;
     t->run->last = metric;
     DT_TRY(cli_metrics_add(t->run->metrics, &metric));

@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "base/numbers.h"
+#include "cli/expert_report.h"
 #include "cli/train.h"
 
 enum { IGNORED = -100 };
@@ -115,8 +116,11 @@ static dt_status learn(cli_trainer *t, cli_metric *metric)
 {
     dt_runtime *rt = dt_mesh_runtime(t->mesh);
     dt_step_report report;
+    dt_expert_load worst;
 
     DT_TRY(run_passes(t, &metric->loss));
+    DT_TRY(cli_loads_sum(t->model, &worst));
+    if (worst.n_experts > 0) metric->imbalance = worst.imbalance;
     dt_timeline_begin(rt, "optimizer");
     DT_TRY(optimize(t, metric, &report));
     DT_TRY(dt_device_finish(rt));
@@ -134,7 +138,7 @@ dt_status cli_train_step(cli_trainer *t, cli_metric *metric)
     dt_runtime *rt = dt_mesh_runtime(t->mesh);
     const int64_t begin = cli_now_ns();
 
-    *metric = (cli_metric){ .step = t->at.step + 1, .validation_loss = NAN };
+    *metric = (cli_metric){ .step = t->at.step + 1, .validation_loss = NAN, .imbalance = NAN };
     metric->lr = dt_schedule_at(&plan->schedule, t->at.step);
     dt_timeline_begin(rt, "data");
     DT_TRY(dt_data_rows(t->data, t->at.samples, plan->batch, &t->batch));

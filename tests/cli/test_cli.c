@@ -174,6 +174,29 @@ DT_TEST(cli, generate_json_agrees_with_what_is_streamed)
     json_decref(v);
 }
 
+DT_TEST(cli, generate_says_how_tokens_spread_over_experts)
+{
+    char folder[DT_TEST_PATH_BYTES];
+    command_result r;
+    json_t *v, *layer;
+
+    (void)dt_test_source_path(folder, "tests/golden/qwen3_moe/uneven");
+    r = COMMAND_ENDS(0, COMMAND("generate", "-m", folder, "-t", "3,5,7", "-n", "4", "--mesh",
+                                "tp=2", "--ignore-eos", "--json"));
+    COMMAND_ASSERT_HAS(r.err, "experts    the most chosen has ");
+    v = parse(r.out);
+    layer = json_array_get(json_object_get(v, "experts"), 1); /* the block between has none */
+    DT_ASSERT_EQ_INT(json_array_size(json_object_get(v, "experts")), 2);
+    DT_ASSERT_EQ_STR(json_string_value(json_object_get(layer, "layer")),
+                     "model.layers.2.mlp.experts");
+    DT_ASSERT(json_number_value(json_object_get(layer, "imbalance")) >= 1);
+    DT_ASSERT(json_integer_value(json_object_get(layer, "unused")) < 5);
+    json_decref(v);
+    (void)dt_test_source_path(folder, "%s", demo());
+    r = COMMAND_ENDS(0, COMMAND("generate", "-m", folder, "-p", "ROMEO:", "-n", "2", "--json"));
+    DT_ASSERT(strstr(r.out, "\"experts\"") == NULL && strstr(r.err, "experts") == NULL);
+}
+
 DT_TEST(cli, a_prompt_file_loses_one_final_newline)
 {
     char folder[DT_TEST_PATH_BYTES], file[DT_TEST_PATH_BYTES + 16], model[DT_TEST_PATH_BYTES];

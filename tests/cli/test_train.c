@@ -74,6 +74,22 @@ DT_TEST(cli_train, two_ranks_are_two_microbatches_bit_by_bit)
     }
 }
 
+/* The same tokens choose the same experts on two ranks as on one. */
+DT_TEST(cli_train, says_how_tokens_spread_over_experts)
+{
+    train_place p;
+
+    train_open(&p);
+    (void)dt_test_source_path(p.model, "tests/golden/qwen3_moe/uneven");
+    COMMAND_ENDS(0, TRAIN(&p, p.run, "--steps", "2", "--mesh", "dp=2", "--recompute", "full"));
+    COMMAND_ENDS(0, TRAIN(&p, p.other, "--steps", "2", "--mesh", "dp=1", "--microbatches", "2"));
+    for (int64_t step = 1; step <= 2; step++) {
+        DT_ASSERT(train_number(p.run, step, "expert_imbalance") >= 1);
+        DT_ASSERT_CLOSE(train_number(p.run, step, "expert_imbalance"),
+                        train_number(p.other, step, "expert_imbalance"), 1e-12);
+    }
+}
+
 /* Of the first run, stopped in the middle and gone on with; the options need not be said again. */
 DT_TEST(cli_train, goes_on_as_if_it_had_not_stopped_on_another_mesh_too)
 {
