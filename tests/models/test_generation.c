@@ -192,7 +192,8 @@ static void run_texts(const char *const *on, size_t n_on, bool sequence_parallel
         if (sequence_parallel && !c.has_scores) continue;
         for (size_t m = sequence_parallel; m < n_on; m++) {
             c.alone = c.n_prompts > 1 && (m == 0 || !c.has_scores); /* beams take long */
-            if (dt_test_fits_launch(on[m])) dt_test_on_ranks(on[m], run_case, &c);
+            if (dt_test_fits_launch(on[m]) && dt_test_is_due(i, m, n_on, 3))
+                dt_test_on_ranks(on[m], run_case, &c);
         }
     }
 }

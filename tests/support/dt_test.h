@@ -50,6 +50,10 @@ void dt_test_skip(const char *fmt, ...) DT_PRINTF(1, 2);
 /* Skips the running test but where `make test-long` runs it: DTENSOR_LONG is set. */
 void dt_test_long(void);
 
+/* Whether the `which`-th of n ways to look at the `item`-th thing is due: all are where
+ * `make test-long` runs the test; else `few`, by turns, so that every way is due for some thing. */
+bool dt_test_is_due(size_t item, size_t which, size_t n, size_t few);
+
 /* Writes the thread's error record with its frames to stderr. */
 void dt_test_print_error(void);
 
