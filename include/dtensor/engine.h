@@ -39,12 +39,14 @@ typedef struct dt_engine_options {
      * dt_engine_replay() reads; or NULL */
     void (*log)(void *arg, const int64_t *words, int64_t n);
     void *log_arg;
+    double slowdown; /* while prompts are read a pass takes at most so many times what it takes for
+                      * the texts that go on alone: 2.5; 0: as long as latency_s says */
 } dt_engine_options;
 
 #define DT_ENGINE_OPTIONS_INIT                                                                \
     {                                                                                         \
         sizeof(dt_engine_options), 0, 0, 0.25, 32, 512, 1024, 0.25, false, false, NULL, NULL, \
-            NULL, NULL                                                                        \
+            NULL, NULL, 2.5                                                                   \
     }
 
 /**

@@ -13,6 +13,8 @@
 
 /* --- create ----------------------------------------------------------------------------------- */
 
+static const double MIN_SLOWDOWN = 1.01, MAX_SLOWDOWN = 1e6;
+
 static dt_status check_options(const dt_engine_options *o)
 {
     DT_CHECK(o->pool_tokens >= 0 && o->pool_bytes >= 0, DT_ERR_ARG,
@@ -26,6 +28,9 @@ static dt_status check_options(const dt_engine_options *o)
              (long long)o->max_texts, (int)DT_MAX_SEQUENCES, (long long)o->max_rows);
     DT_CHECK(o->max_queued >= 1, DT_ERR_ARG, "max_queued is %lld", (long long)o->max_queued);
     DT_CHECK(o->latency_s >= 0 && o->latency_s < 1e9, DT_ERR_ARG, "latency_s is %g", o->latency_s);
+    DT_CHECK(o->slowdown == 0 || (o->slowdown >= MIN_SLOWDOWN && o->slowdown <= MAX_SLOWDOWN),
+             DT_ERR_ARG, "slowdown is %g, must be from %g to %g, or 0", o->slowdown, MIN_SLOWDOWN,
+             MAX_SLOWDOWN);
     return DT_OK;
 }
 
@@ -85,6 +90,7 @@ static dt_status make_schedule(dt_engine *e, int64_t n_blocks)
                                .max_rows = e->o.max_rows,
                                .max_waiting = e->o.max_queued,
                                .wanted_ns = llround(e->o.latency_s * 1e9),
+                               .slowed = e->o.slowdown > 0 ? llround((e->o.slowdown - 1) * 1e3) : 0,
                                .finds = !e->o.no_prefix_cache,
                                .reserves = e->o.reserve };
 
@@ -282,7 +288,7 @@ static dt_status step(dt_engine *e)
     DT_TRY(dti_engine_choose(e, logits));
     took = dti_now_ns() - began;
     DT_TRY(reduce(e, DT_MAX, &took));
-    dti_pass_costs_add(&e->costs, most, took);
+    dti_pass_costs_add(&e->costs, most, took, e->schedule->counts.wait_for_token > 0);
     DT_TRY(settle(e));
     return DT_OK;
 }

@@ -53,10 +53,15 @@ typedef struct dti_pass_arrays {
     size_t ids_room, positions_room, sequence_room, table_room, out_room;
 } dti_pass_arrays;
 
-/* What passes take: t = pass_ns + rows * row_ns, fitted to those so far, of which older ones count
- * less and less. */
+/* t = pass_ns + rows * row_ns, fitted to passes of which older ones count less and less: sums. */
+typedef struct dti_cost_line {
+    double weight, rows, ns, rows_rows, rows_ns;
+} dti_cost_line;
+
+/* What passes take: all, and those in which a text waited for a token. */
 typedef struct dti_pass_costs {
-    double weight, rows, ns, rows_rows, rows_ns; /* sums */
+    dti_cost_line all, waited;
+    double least_row_ns; /* a row of the pass in which rows cost least */
 } dti_pass_costs;
 
 struct dt_engine {
@@ -100,7 +105,7 @@ dt_status dti_choosing_keep_logprobs(dti_choosing *c) DT_MUST_USE;
 dt_status dti_choosing_logprobs(dti_choosing *c) DT_MUST_USE;
 
 /* pass_cost.c */
-void dti_pass_costs_add(dti_pass_costs *c, int64_t rows, int64_t ns);
+void dti_pass_costs_add(dti_pass_costs *c, int64_t rows, int64_t ns, bool waited);
 dti_pass_cost dti_pass_costs_now(const dti_pass_costs *c);
 
 #endif

@@ -7,10 +7,18 @@
 
 #include "base/numbers.h"
 
-/* A prompt moves on by so many tokens in a pass, however slow passes are. */
-enum { LEAST_PROMPT_ROWS = 16, MOST_RUNNING = 1 << 16, MOST_BLOCK = 1 << 16 };
+/* A prompt moves on by so many tokens in a pass, however slow rows are. */
+enum {
+    LEAST_PROMPT_ROWS = 4,
+    MOST_RUNNING = 1 << 16,
+    MOST_BLOCK = 1 << 16,
+    MOST_SLOWED = 1000000000
+};
 
 /* --- create ----------------------------------------------------------------------------------- */
+
+/* A day, so that sums are in range. */
+static const int64_t MOST_NS = 86400000000000;
 
 static dt_status check_options(const dti_schedule_options *o)
 {
@@ -22,8 +30,10 @@ static dt_status check_options(const dti_schedule_options *o)
                  o->max_rows >= o->max_running && o->max_rows <= INT32_MAX,
              DT_ERR_ARG, "passes of %lld texts and %lld tokens", (long long)o->max_running,
              (long long)o->max_rows);
-    DT_CHECK(o->window >= 0 && o->window <= INT32_MAX && o->wanted_ns >= 0, DT_ERR_ARG,
-             "a window of %lld tokens, %lld ns", (long long)o->window, (long long)o->wanted_ns);
+    DT_CHECK(o->window >= 0 && o->window <= INT32_MAX && o->wanted_ns >= 0 && o->slowed >= 0 &&
+                 o->slowed <= MOST_SLOWED,
+             DT_ERR_ARG, "a window of %lld tokens, %lld ns, %lld thousandths more",
+             (long long)o->window, (long long)o->wanted_ns, (long long)o->slowed);
     return DT_OK;
 }
 
@@ -286,11 +296,10 @@ dt_status dti_schedule_cancel(dti_schedule *s, int64_t request)
 
 /* --- step and feed ---------------------------------------------------------------------------- */
 
-/* Rows that prompts may have in the time that is left beside what texts take that others wait for;
- * nobody waits: as many as a pass has. */
-static int64_t prompt_rows(const dti_schedule *s, const dti_pass_cost *cost)
+/* Texts that wait for a token, of the replica that has most of them. */
+static int64_t count_waiting(const dti_schedule *s)
 {
-    int64_t singles = 0;
+    int64_t most = 0;
 
     for (int64_t k = 0; k < s->o.n_replicas; k++) {
         const dti_replica *r = &s->replicas[k];
@@ -298,20 +307,38 @@ static int64_t prompt_rows(const dti_schedule *s, const dti_pass_cost *cost)
         for (int64_t i = 0; i < r->n_running; i++)
             n += r->running[i]->n_known > r->running[i]->n_prompt &&
                  r->running[i]->n_known - r->running[i]->n_read == 1;
-        singles = dti_max(singles, n);
+        most = dti_max(most, n);
     }
-    if (singles == 0 || s->o.wanted_ns == 0 || cost->row_ns <= 0) return s->o.max_rows;
-    return dti_max(LEAST_PROMPT_ROWS, (s->o.wanted_ns - cost->pass_ns) / cost->row_ns - singles);
+    return most;
+}
+
+/* Rows that prompts may have beside n texts that wait for a token: in the time that is left, or
+ * half as long as these take alone if that is more, within the bound that there is. Nobody waits:
+ * as many as a pass has. */
+static int64_t prompt_rows(const dti_schedule *s, const dti_pass_cost *cost, int64_t n)
+{
+    const int64_t alone = cost->pass_ns + n * cost->row_ns;
+    int64_t left = dti_max(s->o.wanted_ns - alone, alone / 2);
+
+    if (n == 0 || s->o.wanted_ns == 0 || cost->row_ns <= 0) return s->o.max_rows;
+    if (s->o.slowed > 0)
+        left = dti_min(left, (int64_t)((double)alone * 1e-3 * (double)s->o.slowed));
+    return dti_max(LEAST_PROMPT_ROWS, left / cost->row_ns);
 }
 
 dt_status dti_schedule_step(dti_schedule *s, const dti_pass_cost *cost, int64_t *n_rows)
 {
-    const int64_t rows = prompt_rows(s, cost);
+    const int64_t n = count_waiting(s), rows = prompt_rows(s, cost, n);
     int64_t words[3] = { cost->pass_ns, cost->row_ns, 0 };
     uint64_t hash = 0;
 
     DT_CHECK(!s->stepped, DT_ERR_INTERNAL, "what the last step has chosen was not fed");
+    DT_CHECK(cost->pass_ns >= 0 && cost->row_ns >= 0 && cost->pass_ns <= MOST_NS &&
+                 cost->row_ns <= MOST_NS,
+             DT_ERR_INTERNAL, "a pass of %lld ns, %lld a row", (long long)cost->pass_ns,
+             (long long)cost->row_ns);
     *n_rows = 0;
+    s->counts.wait_for_token = n;
     for (int64_t k = 0; k < s->o.n_replicas; k++) {
         DT_TRY(dti_plan_make(s, &s->replicas[k], rows));
         *n_rows += s->replicas[k].plan.n_rows;

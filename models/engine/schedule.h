@@ -24,6 +24,7 @@ typedef struct dti_schedule_options {
     int64_t max_waiting; /* texts */
     int64_t window;      /* tokens that a token sees, itself among them; 0: all before it */
     int64_t wanted_ns;   /* between two tokens of a text; 0: whatever it takes */
+    int64_t slowed;      /* prompts make it at most so many thousandths longer; 0: no such bound */
     int64_t finds;       /* 1: blocks of equal beginnings are shared */
     int64_t reserves;    /* 1: a text begins when all it may ever need is there */
 } dti_schedule_options;
@@ -92,6 +93,7 @@ typedef struct dti_schedule_counts {
     int64_t steps, rows;        /* so far */
     int64_t read, found;        /* tokens of texts that began: read, and found in blocks */
     int64_t preempted;
+    int64_t wait_for_token; /* texts, before the last step, of the replica with most of them */
 } dti_schedule_counts;
 
 /* What a pass takes: so long, and for each of its rows so much more. row_ns 0: not known yet. */

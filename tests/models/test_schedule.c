@@ -24,6 +24,7 @@ static dti_schedule_options random_options(uint64_t *u)
 
     o.max_rows = o.max_running + draw(u, 40);
     o.wanted_ns = draw(u, 2) * 100;
+    o.slowed = draw(u, 3) * 700;
     o.window = draw(u, 3) == 0 ? 1 + draw(u, 20) : 0;
     return o;
 }
@@ -179,6 +180,27 @@ DT_TEST(schedule, texts_of_a_prompt_read_it_once_and_part_where_they_write)
     dt_world_close(&w);
 }
 
+/* A text alone takes 12 ns, and at most 30 with prompts. */
+DT_TEST(schedule, prompts_take_as_long_as_texts_may_be_slowed_down)
+{
+    dti_schedule_options o = plain;
+    dt_world *w;
+
+    o.n_blocks = 64;
+    o.max_rows = 100;
+    o.wanted_ns = 1000;
+    o.slowed = 1500;
+    w = world_of(&o);
+    submit(w, 4, 0, 30, 1);
+    while (w->requests[0].n[0] == 0) (void)step(w, 10, 2);
+    if (!w->requests[0].over) {
+        submit(w, 80, 0, 1, 1);
+        DT_ASSERT_EQ_INT(step(w, 10, 2), 1 + 9);
+    }
+    DT_ASSERT_OK(dt_world_drain(w));
+    dt_world_close(&w);
+}
+
 /* 10 ns a pass and 2 a row, of 60 ns: a text that goes on leaves 24 rows. */
 DT_TEST(schedule, prompts_get_the_time_that_texts_leave)
 {
@@ -197,7 +219,8 @@ DT_TEST(schedule, prompts_get_the_time_that_texts_leave)
     if (!w->requests[1].over) {
         submit(w, 80, 0, 1, 1);
         DT_ASSERT_EQ_INT(step(w, 10, 2), 1 + 24);
-        DT_ASSERT_EQ_INT(step(w, 100, 2), 1 + 16); /* a prompt moves on all the same */
+        DT_ASSERT_EQ_INT(step(w, 100, 2), 1 + 25); /* half as long as the text takes alone */
+        DT_ASSERT_EQ_INT(step(w, 10, 100), 1 + 4); /* a prompt moves on all the same */
     }
     DT_ASSERT_OK(dt_world_drain(w));
     dt_world_close(&w);
