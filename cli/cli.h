@@ -74,7 +74,7 @@ typedef struct cli_serving_words {
     cli_many hosts;  /* that the server is called by */
     const char *host, *key_file, *chat_template, *access_log;
     int64_t port; /* -1: not given */
-    int64_t context, max_running, processes, max_requests, max_connections;
+    int64_t context, max_running, pool_tokens, processes, max_requests, max_connections;
     int64_t request_timeout, drain; /* seconds; -1: not given */
     bool open, metrics, demo;
     const char *url, *clients, *rate; /* of bench */

@@ -25,6 +25,9 @@ typedef struct wanted {
     const char *name;
     dt_served *served;
     int64_t context, cache_bytes; /* of one token, on all ranks */
+    cli_args args;                /* of its folder */
+    cli_session session;          /* what it was loaded with, which the service goes on to use */
+    bool opened;
 } wanted;
 
 typedef struct serving {
@@ -134,6 +137,14 @@ static dt_status weights_of(serving *s, int64_t *bytes)
     return st;
 }
 
+/* Bytes of a model's pool: --pool-tokens, or else its share of what is free. */
+static int64_t pool_of(const serving *s, const wanted *m, int64_t share)
+{
+    const int64_t tokens = s->args->serving.pool_tokens;
+
+    return tokens > 0 ? tokens * dti_max(m->cache_bytes, 1) : share;
+}
+
 /* The longest text: what was asked for, or the model's, or what the pool of caches has room for,
  * which takes a quarter of the memory that is free (dt_engine_options.pool_share). What was asked
  * for and does not fit is refused. */
@@ -148,7 +159,7 @@ static dt_status settle_contexts(serving *s)
     DT_TRY(weights_of(s, &weights));
     for (int i = 0; i < n; i++) {
         wanted *m = &s->models[i];
-        const int64_t pool = dti_max(all - weights, 0) / 4 / n;
+        const int64_t pool = pool_of(s, m, dti_max(all - weights, 0) / 4 / n);
         const int64_t most = pool / dti_max(m->cache_bytes, 1);
         dt_model_info info;
         DT_TRY(dt_service_info(m->served, &info));
@@ -156,10 +167,11 @@ static dt_status settle_contexts(serving *s)
                  "--context %lld: the context of model %s is %lld", (long long)asked, m->name,
                  (long long)info.max_positions);
         m->context = asked > 0 ? asked : info.max_positions;
-        if (all == 0 || gpu || m->context <= most) continue;
+        if (m->context <= most || (s->args->serving.pool_tokens == 0 && (all == 0 || gpu)))
+            continue;
         DT_CHECK(asked == 0 && most >= LEAST_CONTEXT, DT_ERR_MEMORY,
                  "model %s: a text of %lld tokens needs %s of caches, which have %s here: this "
-                 "machine has %s; give a smaller --context",
+                 "machine has %s; give a smaller --context, or more --pool-tokens",
                  m->name, (long long)m->context, dti_bytes_text(m->cache_bytes * m->context, a),
                  dti_bytes_text(pool, b), dti_bytes_text(all, c));
         m->context = most;
@@ -186,49 +198,60 @@ static void say_what_is_held(serving *s)
 
 /* --- start and end ---------------------------------------------------------------------------- */
 
+/* What all models share; the service keeps what it points to until its end. */
+static dt_status start_service(serving *s, cli_session *session)
+{
+    const cli_serving_words *w = &s->args->serving;
+    dt_service_options o = DT_SERVICE_OPTIONS_INIT;
+    dt_engine_options engine = DT_ENGINE_OPTIONS_INIT;
+
+    o.run = &session->run;
+    o.max_running = (int)s->max_running;
+    o.max_queued = 1 << 20; /* the server counts */
+    o.processes = (int)w->processes;
+    engine.max_texts = s->max_running;
+    engine.pool_tokens = w->pool_tokens;
+    if (w->pool_tokens > 0) o.engine = &engine;
+    if (o.processes > 0) { /* which open modules themselves */
+        session->run.setup = NULL;
+        o.modules = s->args->load.items;
+        o.n_modules = s->args->load.n;
+    }
+    DT_TRY(dt_service_start(&o, &s->service));
+    return DT_OK;
+}
+
 /* What the command line says of a model is read as every command reads it, folder by folder. */
 static dt_status load_model(serving *s, const cli_env *env, int i)
 {
-    cli_args args = *s->args;
     dt_parallelize_options how = DT_PARALLELIZE_OPTIONS_INIT;
     wanted *m = &s->models[i];
-    dt_service_options options = DT_SERVICE_OPTIONS_INIT;
-    cli_session session;
-    dt_status st = DT_OK;
+    cli_session *session = &m->session;
+    dt_status st;
 
     DT_TRY(read_model(s->args->serving.models.items[i], m));
-    args.folder = folder_of(m, s->args->serving.models.items[i]);
-    DT_TRY(cli_find_model(&cli_serve, &args, env));
-    DT_TRY_TO(done, st, cli_session_open(&args, env, s->console, &session));
-    if (s->service == NULL) {
-        options.run = &session.run;
-        options.max_running = (int)s->max_running;
-        options.max_queued = 1 << 20; /* the server counts */
-        options.processes = (int)s->args->serving.processes;
-        if (options.processes > 0) { /* which open modules themselves */
-            session.run.setup = NULL;
-            options.modules = s->args->load.items;
-            options.n_modules = s->args->load.n;
-        }
-        DT_TRY_TO(done, st, dt_service_start(&options, &s->service));
-    }
-    how.mesh = session.mesh;
-    how.keep_dtype = session.load.keep_dtype;
-    how.dtype = session.load.dtype;
-    how.plan = session.load.plan;
-    how.plan_name = session.load.plan_name;
-    how.sequence_parallel = session.load.sequence_parallel;
-    how.fully_shard = session.load.fully_shard;
-    how.weights = session.load.weights;
-    how.offload = session.load.offload;
+    m->args = *s->args;
+    m->args.folder = folder_of(m, s->args->serving.models.items[i]);
+    DT_TRY(cli_find_model(&cli_serve, &m->args, env));
+    m->opened = true;
+    DT_TRY(cli_session_open(&m->args, env, s->console, session));
+    if (s->service == NULL) DT_TRY(start_service(s, session));
+    how.mesh = session->mesh;
+    how.keep_dtype = session->load.keep_dtype;
+    how.dtype = session->load.dtype;
+    how.plan = session->load.plan;
+    how.plan_name = session->load.plan_name;
+    how.sequence_parallel = session->load.sequence_parallel;
+    how.fully_shard = session->load.fully_shard;
+    how.weights = session->load.weights;
+    how.offload = session->load.offload;
     how.progress = cli_progress_show;
-    how.progress_arg = &session.progress;
-    m->cache_bytes = cache_bytes_of(&session.info, session.dtype);
-    st = dt_service_load(s->service, args.folder, &how, &m->served);
-    cli_progress_end(&session.progress);
-done:
-    cli_session_close(&session);
-    return st;
+    how.progress_arg = &session->progress;
+    m->cache_bytes = cache_bytes_of(&session->info, session->dtype);
+    st = dt_service_load(s->service, m->args.folder, &how, &m->served);
+    cli_progress_end(&session->progress);
+    DT_TRY(st);
+    return DT_OK;
 }
 
 static void log_line(void *arg, const char *line)
@@ -309,11 +332,13 @@ static void end_serving(serving *s)
     const int64_t drain = s->args->serving.drain;
 
     dt_server_stop(&s->server, (drain >= 0 ? drain : DRAIN_S) * 1000);
-    for (int i = 0; s->models != NULL && i < s->args->serving.models.n; i++) {
+    for (int i = 0; s->models != NULL && i < s->args->serving.models.n; i++)
         (void)dt_service_unload(&s->models[i].served);
+    (void)dt_service_stop(&s->service);
+    for (int i = 0; s->models != NULL && i < s->args->serving.models.n; i++) {
+        if (s->models[i].opened) cli_session_close(&s->models[i].session);
         dti_free(s->models[i].folder);
     }
-    (void)dt_service_stop(&s->service);
     for (int i = 0; i < s->keys.n; i++) dti_free((void *)(uintptr_t)s->keys.items[i]);
     dti_free(s->keys.items);
     dti_free(s->models);

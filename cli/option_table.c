@@ -45,6 +45,7 @@ static const cli_option options[] = {
     { "metrics", 0, FLAG, NULL, AT(serving.metrics), CLI_SERVE, 0, "/metrics for other machines too" },
     { "context", 0, NUMBER, "N", AT(serving.context), CLI_SERVE, MAX_NEW, "longest text, prompt included (default: the model's, if there is room)" },
     { "max-running", 0, NUMBER, "N", AT(serving.max_running), CLI_SERVE, 64, "requests of a model that run at once (default: as the service has it)" },
+    { "pool-tokens", 0, NUMBER, "N", AT(serving.pool_tokens), CLI_SERVE, MAX_NEW, "of all texts of a model whose keys and values there is room for (default: a quarter of the memory)" },
     { "processes", 0, COUNT, "N", AT(serving.processes), CLI_SERVE, 4096, "worker processes of each model: one that dies ends its model alone (default 0: threads)" },
     { "max-requests", 0, NUMBER, "N", AT(serving.max_requests), CLI_SERVE, 100000, "that run or wait; one more is told to come back (default 64)" },
     { "max-connections", 0, NUMBER, "N", AT(serving.max_connections), CLI_SERVE, 4096, "at a time (default 256)" },

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "tests/cli/command.h"
+#include "tests/support/worker_deaths.h"
 
 static void needs_server(void)
 {
@@ -86,6 +87,36 @@ DT_TEST(cli_serve, a_server_is_measured_and_ends_well)
     COMMAND_ASSERT_HAS(command_read(r.err), "ending");
 }
 
+/* Asks one of two models. */
+static void ask(const running *r, const char *model, int code, const char *says)
+{
+    COMMAND_ENDS(code,
+                 COMMAND("bench", "--serve", r->url, "--model", model, "--requests", "2",
+                         "--sequence", "20", "--max-new-tokens", "4"),
+                 says);
+}
+
+DT_TEST(cli_serve, a_worker_process_that_dies_ends_its_model_alone)
+{
+    pid_t workers[MOST_WORKERS];
+    running r;
+    int n;
+
+    needs_server();
+    r = start(NULL, (const char *const[]){ "serve", "--model", "a=examples/checkpoint", "--model",
+                                           "b=examples/checkpoint", "--mesh", "tp=2", "--processes",
+                                           "2", "--pool-tokens", "2000", "--port", "0", NULL });
+    n = worker_pids(r.pid, workers);
+    DT_ASSERT_EQ_INT(n, 4);
+    ask(&r, "a", 0, "2 requests");
+    ask(&r, "b", 0, "2 requests");
+    (void)kill(workers[3], SIGKILL); /* of the model that was loaded last */
+    ask(&r, "a", 0, "2 requests");
+    ask(&r, "b", 2, "was killed by signal 9");
+    DT_ASSERT_EQ_INT(end(&r), 0);
+    for (int i = 0; i < n; i++) DT_ASSERT(!worker_is_alive(workers[i]));
+}
+
 DT_TEST(cli_serve, keys_come_from_a_file_or_the_environment)
 {
     char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 8];
@@ -125,6 +156,10 @@ DT_TEST(cli_serve, what_cannot_be_served_is_refused)
                  "there is no key");
     COMMAND_ENDS(2, COMMAND("serve", "--model", model, "--context", "513", "--port", "0"),
                  "--context 513: the context of model checkpoint is 512");
+    COMMAND_ENDS(4,
+                 COMMAND("serve", "--model", model, "--pool-tokens", "256", "--context", "300",
+                         "--port", "0"),
+                 "more --pool-tokens");
     COMMAND_ENDS(2, COMMAND("serve", "--model", model, "--api-key-file", "/nowhere"),
                  "--api-key-file: /nowhere");
     dt_test_write_file(dt_test_temp_dir(folder), "keys", "fine\nbr\0ken\n", 12);
