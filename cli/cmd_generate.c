@@ -251,11 +251,6 @@ done:
     return st;
 }
 
-static void warn(void *console, const char *text)
-{
-    cli_warn(console, text);
-}
-
 static dt_status generate(const cli_args *args, const cli_env *env, const cli_console *console)
 {
     cli_prompts prompts = { 0 };
@@ -268,7 +263,7 @@ static dt_status generate(const cli_args *args, const cli_env *env, const cli_co
         DT_TRY_TO(done, st, dt_model_inspect_generation(args->folder, &s.info));
     if (cli_knob(args, "ignore_eos") == NULL)
         DT_TRY_TO(done, st,
-                  dt_checkpoint_remarks(args->registry, args->folder, false, true, warn,
+                  dt_checkpoint_remarks(args->registry, args->folder, false, true, cli_remark,
                                         (void *)console));
     DT_TRY_TO(done, st, cli_prompts_read(&s, &prompts));
     DT_TRY_TO(done, st, cli_wishes_read(&s, &prompts, &wishes));

@@ -76,11 +76,6 @@ static dt_status print_json(const saving *s)
         6);
 }
 
-static void warn(void *console, const char *text)
-{
-    cli_warn(console, text);
-}
-
 static dt_status save(const cli_args *args, const cli_env *env, const cli_console *console)
 {
     cli_args own = *args; /* nothing is computed: the CPU unless another is named */
@@ -103,8 +98,9 @@ static dt_status save(const cli_args *args, const cli_env *env, const cli_consol
     DT_TRY_TO(done, st, cli_check_saved(&session));
     DT_TRY_TO(done, st, dt_save_check(own.folder, args->output, session.dtype));
     if (args->dtype == NULL && !session.info.packed) /* who names one knows */
-        DT_TRY_TO(done, st,
-                  dt_checkpoint_dtype_remarks(own.folder, session.dtype, warn, (void *)console));
+        DT_TRY_TO(
+            done, st,
+            dt_checkpoint_dtype_remarks(own.folder, session.dtype, cli_remark, (void *)console));
     st = cli_session_run(&session, save_on_rank, &s);
     /* what can be wrong with --output was looked at before: a full disk, or one that broke */
     if (st == DT_ERR_IO && atomic_load(&s.writes)) *console->failed_output = true;

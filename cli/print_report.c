@@ -142,6 +142,11 @@ void cli_warn(const cli_console *console, const char *line)
     if (console->process == 0) cli_log((void *)(uintptr_t)console, DT_LOG_WARNING, 0, line);
 }
 
+void cli_remark(void *arg, const char *line)
+{
+    cli_warn(arg, line);
+}
+
 void cli_progress_show(void *arg, int64_t done, int64_t total)
 {
     cli_progress *p = arg;

@@ -22,6 +22,9 @@ void cli_log(void *arg, dt_log_level level, int rank, const char *line);
 /* A warning of what all processes find alike: the first one says it. */
 void cli_warn(const cli_console *console, const char *line);
 
+/* The same as a dt_remark_fn whose arg is the console. */
+void cli_remark(void *arg, const char *line);
+
 /* The line that loading, or reading a prompt, writes over and over, on terminals only. One thread
  * at a time. */
 typedef struct cli_progress {

@@ -344,11 +344,6 @@ static void warn_of_passes(const cli_session *s, const cli_training *t)
     cli_warn(s->console, text);
 }
 
-static void warn(void *console, const char *text)
-{
-    cli_warn(console, text);
-}
-
 /* Masters are what is not f32 has, and what rounds at random is bf16. */
 static dt_status check_masters(const cli_session *s)
 {
@@ -381,7 +376,7 @@ dt_status cli_training_settle(const cli_session *s, cli_training *t)
              t->batch, t->sequence, (int64_t)INT32_MAX / t->sequence);
     warn_of_stage(s);
     warn_of_passes(s, t);
-    DT_TRY(dt_checkpoint_training_remarks(s->args->folder, warn, (void *)s->console));
+    DT_TRY(dt_checkpoint_training_remarks(s->args->folder, cli_remark, (void *)s->console));
     DT_TRY(check_masters(s));
     DT_TRY(know_tokens(s, &t->data));
     t->data.sequence = t->sequence;

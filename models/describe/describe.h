@@ -121,6 +121,11 @@ dt_status dti_each_unused(const dti_described *d, const struct dti_ckpt *ckpt,
                           void (*fn)(void *arg, const struct dti_st_entry *entry),
                           void *arg) DT_MUST_USE;
 
+/* Says, of the first one, which tensors are of another dtype than a model, and converted when they
+ * are loaded (remarks.c). */
+void dti_dtype_remarks(const struct dti_ckpt *ckpt, const char *dir, dt_dtype dtype,
+                       dti_complain_fn say, void *arg);
+
 /* Counts the checkpoint's tensors that no layer asks for, into `d` (remarks.c). */
 dt_status dti_find_unused(dti_described *d, const struct dti_ckpt *ckpt) DT_MUST_USE;
 

@@ -224,27 +224,43 @@ done:
     return st;
 }
 
-dt_status dt_checkpoint_dtype_remarks(const char *dir, dt_dtype dtype, dt_remark_fn say, void *arg)
+void dti_dtype_remarks(const dti_ckpt *ckpt, const char *dir, dt_dtype dtype, dti_complain_fn say,
+                       void *arg)
 {
-    const speaker s = { say, arg };
+    char name[128], text[DT_ERROR_MESSAGE_BYTES];
     const dti_st_entry *first = NULL;
-    dti_ckpt *ckpt = NULL;
-    char text[128];
     size_t n = 0;
 
-    DT_CHECK(dir != NULL && say != NULL, DT_ERR_ARG, "dir or say is NULL");
-    DT_TRY(dti_ckpt_open(dir, &ckpt));
     for (size_t i = 0; i < dti_ckpt_count(ckpt); i++) {
         const dti_st_entry *e = dti_ckpt_at(ckpt, i);
         if (!e->supported || !dt_dtype_is_float(e->dtype) || e->dtype == dtype) continue;
         if (n++ == 0) first = e;
     }
-    if (first != NULL)
-        remark(&s,
-               "%s: %zu of %zu tensors are of another dtype than the model, which is %s: they are "
-               "converted; the first is %s in %s",
-               dir, n, dti_ckpt_count(ckpt), dt_dtype_name(dtype),
-               dti_printable(first->name, text, sizeof text), first->dtype_name);
+    if (first == NULL) return;
+    (void)snprintf(text, sizeof text,
+                   "%s: %zu of %zu tensors are of another dtype than the model, which is %s: they "
+                   "are converted; the first is %s in %s",
+                   dir, n, dti_ckpt_count(ckpt), dt_dtype_name(dtype),
+                   dti_printable(first->name, name, sizeof name), first->dtype_name);
+    say(arg, first->name, text);
+}
+
+static void say_remark(void *arg, const char *tensor, const char *text)
+{
+    const speaker *s = arg;
+
+    (void)tensor;
+    s->say(s->arg, text);
+}
+
+dt_status dt_checkpoint_dtype_remarks(const char *dir, dt_dtype dtype, dt_remark_fn say, void *arg)
+{
+    speaker s = { say, arg };
+    dti_ckpt *ckpt = NULL;
+
+    DT_CHECK(dir != NULL && say != NULL, DT_ERR_ARG, "dir or say is NULL");
+    DT_TRY(dti_ckpt_open(dir, &ckpt));
+    dti_dtype_remarks(ckpt, dir, dtype, say_remark, &s);
     dti_ckpt_close(&ckpt);
     return DT_OK;
 }

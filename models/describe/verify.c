@@ -173,23 +173,9 @@ static void say_unused(void *arg, const dti_st_entry *e)
         dti_ckpt_label(u->ckpt, e->name), e->name, u->d->arch->model_type);
 }
 
-/* Tensors of another dtype than the model's are converted when they are loaded. */
-static void look_at_dtypes(verifying *v, const dti_described *d, const dti_ckpt *ckpt)
+static void warn_of_tensor(void *arg, const char *tensor, const char *text)
 {
-    const dti_st_entry *first = NULL;
-    size_t n = 0;
-
-    for (size_t i = 0; i < dti_ckpt_count(ckpt); i++) {
-        const dti_st_entry *e = dti_ckpt_at(ckpt, i);
-        if (!e->supported || !dt_dtype_is_float(e->dtype) || e->dtype == d->info.dtype) continue;
-        if (n++ == 0) first = e;
-    }
-    if (first != NULL)
-        say(v, false, first->name,
-            "%s: %zu of %zu tensors are of another dtype than the model, which is %s: they are "
-            "converted; the first is %s in %s",
-            v->folder, n, dti_ckpt_count(ckpt), dt_dtype_name(d->info.dtype), first->name,
-            first->dtype_name);
+    say(arg, false, tensor, "%s", text);
 }
 
 static dt_status look_at_tensors(verifying *v, dti_described *d, const dti_ckpt *ckpt)
@@ -205,7 +191,7 @@ static dt_status look_at_tensors(verifying *v, dti_described *d, const dti_ckpt 
             "%s: holds a head beside its embedding, although config.json ties them: the stored one "
             "counts, as in Transformers",
             v->folder);
-    if (d->dtype_known) look_at_dtypes(v, d, ckpt);
+    if (d->dtype_known) dti_dtype_remarks(ckpt, v->folder, d->info.dtype, warn_of_tensor, v);
     return DT_OK;
 }
 
