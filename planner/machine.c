@@ -13,28 +13,28 @@
 
 enum { MAX_NODES = 1 << 16, MAX_DEVICES = 1 << 10, MAX_RANKS = 1 << 20, FILE_BYTES = 1 << 20 };
 
-/* What a figure is needed for. */
+/* What a figure is needed for. One that never is may be 0: it is not known. */
 typedef enum need { NEVER, ALWAYS, SEVERAL_DEVICES, SEVERAL_NODES } need;
 
 static const struct figure_row {
     const char *name;
     need need;
-    double least, most;
+    double least, most; /* of one that is known */
 } rows[DT_N_FIGURES] = {
     [DT_FIGURE_DEVICE_BYTES] = { "device_bytes", ALWAYS, 1, 0x1p53 },
-    [DT_FIGURE_HOST_BYTES] = { "host_bytes", NEVER, 0, 0x1p53 },
-    [DT_FIGURE_DISK_BYTES] = { "disk_bytes", NEVER, 0, 0x1p53 },
+    [DT_FIGURE_HOST_BYTES] = { "host_bytes", NEVER, 1, 0x1p53 },
+    [DT_FIGURE_DISK_BYTES] = { "disk_bytes", NEVER, 1, 0x1p53 },
     [DT_FIGURE_MEMORY_BANDWIDTH] = { "memory_bandwidth", ALWAYS, 1, 1e18 },
     [DT_FIGURE_FLOPS_F32] = { "flops_f32", ALWAYS, 1, 1e21 },
-    [DT_FIGURE_FLOPS_BF16] = { "flops_bf16", NEVER, 0, 1e21 },
-    [DT_FIGURE_FLOPS_F16] = { "flops_f16", NEVER, 0, 1e21 },
+    [DT_FIGURE_FLOPS_BF16] = { "flops_bf16", NEVER, 1, 1e21 },
+    [DT_FIGURE_FLOPS_F16] = { "flops_f16", NEVER, 1, 1e21 },
     [DT_FIGURE_EFFICIENCY] = { "efficiency", ALWAYS, 1e-6, 1 },
     [DT_FIGURE_INSIDE_LATENCY] = { "inside_latency", SEVERAL_DEVICES, 0, 60 },
     [DT_FIGURE_INSIDE_BANDWIDTH] = { "inside_bandwidth", SEVERAL_DEVICES, 1, 1e18 },
     [DT_FIGURE_BETWEEN_LATENCY] = { "between_latency", SEVERAL_NODES, 0, 60 },
     [DT_FIGURE_BETWEEN_BANDWIDTH] = { "between_bandwidth", SEVERAL_NODES, 1, 1e18 },
-    [DT_FIGURE_HOST_BANDWIDTH] = { "host_bandwidth", NEVER, 0, 1e18 },
-    [DT_FIGURE_DISK_BANDWIDTH] = { "disk_bandwidth", NEVER, 0, 1e18 },
+    [DT_FIGURE_HOST_BANDWIDTH] = { "host_bandwidth", NEVER, 1, 1e18 },
+    [DT_FIGURE_DISK_BANDWIDTH] = { "disk_bandwidth", NEVER, 1, 1e18 },
     [DT_FIGURE_CALL_SECONDS] = { "call_seconds", NEVER, 0, 1 },
     [DT_FIGURE_OVERLAP_COST] = { "overlap_cost", NEVER, 0, 8 },
 };
@@ -76,7 +76,10 @@ static dt_status read_figure(const dti_json *v, const struct figure_row *row, dt
                 return dti_json_refuse(&member, DT_ERR_FORMAT,
                                        "left out: a figure has \"value\" and \"source\"");
     }
-    DT_TRY(dti_json_as_number(&value, row->least, row->most, &out->value));
+    DT_TRY(dti_json_as_number(&value, row->need == NEVER ? 0 : row->least, row->most, &out->value));
+    if (out->value > 0 && out->value < row->least)
+        return dti_json_refuse(&value, DT_ERR_FORMAT, "0 (not known) or a number from %g to %g",
+                               row->least, row->most);
     if (dti_json_is_set(&source)) DT_TRY(dti_json_as_string(&source, &said));
     (void)dti_printable(said, out->source, sizeof out->source);
     return DT_OK;

@@ -50,6 +50,17 @@ static dt_status refuse_others(const dti_json *object, const char *const *keys, 
     return DT_OK;
 }
 
+/* Of operations or bytes. Less than one of them would make a call slower than any number says. */
+static dt_status read_count(const dti_json *object, const char *key, double most, double *out)
+{
+    const dti_json v = dti_json_get(object, key);
+
+    DT_TRY(dti_json_as_number(&v, 0, most, out));
+    if (*out > 0 && *out < 1)
+        return dti_json_refuse(&v, DT_ERR_FORMAT, "0, or a number from 1 to %g", most);
+    return DT_OK;
+}
+
 static dt_status read_rate(const dti_json *object, dt_rate *r)
 {
     static const char *const keys[] = { "kernel", "dtype", "flops", "bytes", "seconds" };
@@ -65,8 +76,8 @@ static dt_status read_rate(const dti_json *object, dt_rate *r)
     (void)dti_printable(name, r->kernel, sizeof r->kernel);
     DT_TRY(read_word(object, "dtype", dtype_name, DT_N_DTYPES, &dtype));
     r->dtype = (dt_dtype)dtype;
-    DT_TRY(dti_json_number(object, "flops", 0, 1e21, &r->flops));
-    DT_TRY(dti_json_number(object, "bytes", 0, 1e18, &r->bytes));
+    DT_TRY(read_count(object, "flops", 1e21, &r->flops));
+    DT_TRY(read_count(object, "bytes", 1e18, &r->bytes));
     DT_TRY(dti_json_number(object, "seconds", 1e-12, 1e6, &r->seconds));
     DT_TRY(refuse_others(object, keys, DT_COUNT(keys)));
     return DT_OK;

@@ -138,6 +138,13 @@ DT_TEST(machine, bad_files_are_refused_by_file_and_key)
         { "{" TWO ",\"kernels\":[{\"kernel\":\"add\",\"dtype\":\"f32\",\"flops\":1,\"bytes\":1,"
           "\"seconds\":1,\"threads\":1}]}",
           "kernels[0].threads is 1, must be left out" },
+        { "{\"devices_per_node\":1,\"flops_bf16\":1e-300," NEEDED "}",
+          "flops_bf16 is 1e-300, must be 0 (not known) or a number from 1 to" },
+        { "{\"devices_per_node\":1,\"host_bandwidth\":{\"value\":0.5}," NEEDED "}",
+          "host_bandwidth.value is 0.5, must be 0 (not known) or" },
+        { "{" TWO ",\"kernels\":[{\"kernel\":\"add\",\"dtype\":\"f32\",\"flops\":1,\"bytes\":0.5,"
+          "\"seconds\":1}]}",
+          "kernels[0].bytes is 0.5, must be 0, or a number from 1 to" },
         { "{" TWO ",\"links\":[{\"collective\":\"gossip\"}]}",
           "must be one of all_gather, all_reduce" },
         { "{" TWO ",\"links\":[{\"collective\":\"send\",\"ranks\":1}]}", "links[0].ranks is 1" },
