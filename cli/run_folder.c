@@ -67,6 +67,18 @@ int64_t cli_run_export_step(const char *name)
     return strcmp(name, same) == 0 ? step : -1;
 }
 
+/* "step-00001000", or what is left of one: with an ending. */
+static bool is_step(const char *name, bool whole)
+{
+    static const char head[] = "step-";
+    const size_t digits = strncmp(name, head, sizeof head - 1) == 0
+                              ? strspn(name + sizeof head - 1, "0123456789")
+                              : 0;
+
+    return digits >= 8 && (name[sizeof head - 1 + digits] == '\0' ||
+                           (!whole && name[sizeof head - 1 + digits] == '.'));
+}
+
 static dt_status check_contents(const char *run)
 {
     static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json",
@@ -79,7 +91,7 @@ static dt_status check_contents(const char *run)
     while ((item = readdir(folder)) != NULL) {
         other = other || strcmp(item->d_name, CLI_RUN_OPTIONS) == 0 ||
                 strcmp(item->d_name, CLI_METRICS) == 0 || strcmp(item->d_name, "latest") == 0 ||
-                strncmp(item->d_name, "step-", 5) == 0;
+                is_step(item->d_name, false);
         model = model || strcmp(item->d_name, CLI_RUN_MODEL) == 0 ||
                 cli_run_export_step(item->d_name) >= 0;
         for (size_t i = 0; i < DT_COUNT(weights); i++)
@@ -148,8 +160,7 @@ int64_t cli_run_count_steps(const char *run)
     const struct dirent *item;
     int64_t n = 0;
 
-    while (folder != NULL && (item = readdir(folder)) != NULL)
-        n += strncmp(item->d_name, "step-", 5) == 0 && strchr(item->d_name, '.') == NULL;
+    while (folder != NULL && (item = readdir(folder)) != NULL) n += is_step(item->d_name, true);
     if (folder != NULL) (void)closedir(folder);
     return n;
 }

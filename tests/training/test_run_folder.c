@@ -212,6 +212,37 @@ DT_TEST(run_folder, the_newest_stay)
     DT_ASSERT_EQ_INT(dt_test_count_files(dir, ".tmp"), 0);
 }
 
+/* What somebody has put beside a step's files, and what is called like a step and is none. */
+DT_TEST(run_folder, steps_go_and_leave_what_is_not_theirs)
+{
+    static session s;
+    char dir[DT_TEST_PATH_BYTES], steps[200], step[DT_TEST_PATH_BYTES + 32];
+
+    s = from_nothing(dt_test_temp_dir(dir), 0, 1);
+    s.folder.keep = 1;
+    dt_test_write_file(dir, "step-00000099", "mine", 4);
+    run("dp=2", &s);
+    (void)snprintf(step, sizeof step, "%s/step-00000001", dir);
+    dt_test_write_file(step, "scores.txt", "mine", 4);
+    dt_test_write_file(step, "model-rank-00000.safetensors.tmp", "", 0);
+    s.folder.mode = DT_RUN_FOLDER_CONTINUE;
+    for (s.until = 2; s.until <= 3; s.until++) run("dp=2", &s);
+    DT_ASSERT_EQ_STR(dti_run_disk_steps(dir, steps, sizeof steps), "step 3");
+    (void)snprintf(step, sizeof step, "%s/step-00000001.others", dir);
+    DT_ASSERT_EQ_INT(dt_test_count_files(step, ""), 1);
+    DT_ASSERT_EQ_INT(dt_test_count_files(step, "scores.txt"), 1);
+    DT_ASSERT_EQ_INT(dt_test_count_files(dir, ".tmp"), 0);
+    DT_ASSERT_EQ_INT(dt_test_count_files(dir, "step-00000099"), 1);
+    (void)snprintf(step, sizeof step, "%s/step-00000005.tmp", dir); /* of a save that was killed */
+    DT_ASSERT(mkdir(step, 0700) == 0);
+    dt_test_write_file(step, "training.json", "", 0);
+    dt_test_write_file(step, "notes", "mine", 4);
+    run("dp=2", &s);
+    DT_ASSERT_EQ_INT(dt_test_count_files(dir, ".tmp"), 0);
+    (void)snprintf(step, sizeof step, "%s/step-00000005.others", dir);
+    DT_ASSERT_EQ_INT(dt_test_count_files(step, ""), 1);
+}
+
 /* Somebody moves the folder of a run, and another run gets its name. */
 DT_TEST(run_folder, that_was_moved_leaves_the_one_in_its_place_alone)
 {

@@ -10,8 +10,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
+#include <fnmatch.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,11 +27,12 @@
 #include "files/folder.h"
 #include "files/input.h"
 #include "files/output.h"
+#include "training/saving/manifest.h"
 
 static const char lock_name[] = ".dtensor-run", latest_name[] = "latest",
-                  latest_tmp[] = "latest.tmp";
+                  latest_tmp[] = "latest.tmp", temporary_end[] = ".tmp";
 
-enum { LATEST_BYTES = 4096, OPEN_FOLDERS = 16, SHOWN_STEPS = 5 };
+enum { LATEST_BYTES = 4096, SHOWN_STEPS = 5, MOST_ASIDE = 100 };
 
 static dt_status refuse(const char *path, const char *what)
 {
@@ -45,7 +47,8 @@ dt_status dti_run_disk_step(const char *dir, int64_t step, bool done, char **out
 {
     char name[DTI_STEP_NAME_BYTES];
 
-    (void)snprintf(name, sizeof name, DTI_STEP_FORMAT "%s", (long long)step, done ? "" : ".tmp");
+    (void)snprintf(name, sizeof name, DTI_STEP_FORMAT "%s", (long long)step,
+                   done ? "" : temporary_end);
     DT_TRY(dti_ckpt_path(dir, name, out));
     return DT_OK;
 }
@@ -66,23 +69,56 @@ static int64_t step_of(const char *name, const char **end)
     return errno == 0 ? step : -1;
 }
 
-static int remove_one(const char *path, const struct stat *info, int type, struct FTW *at)
+/* A step's own file, or what a killed save has left of one. */
+static bool is_of_step(const char *name)
 {
-    (void)info;
-    (void)type;
-    (void)at;
-    return remove(path);
+    static const char *const names[] = { DTI_MANIFEST_NAME, "model-rank-*.safetensors",
+                                         "optim-rank-*.safetensors" };
+    char whole[NAME_MAX + 1];
+    const size_t n = strlen(name), end = strlen(temporary_end);
+
+    (void)snprintf(whole, sizeof whole, "%s", name);
+    if (n > end && n <= NAME_MAX && strcmp(name + n - end, temporary_end) == 0)
+        whole[n - end] = '\0';
+    for (size_t i = 0; i < DT_COUNT(names); i++)
+        if (fnmatch(names[i], whole, 0) == 0) return true;
+    return false;
 }
 
-/* With all that is in it; follows no links. */
-static void remove_tree(const char *path)
+/* "step-00001000.tmp" gets another name that no step has, the first that nothing has yet. */
+static void set_aside(const char *path)
 {
-    (void)nftw(path, remove_one, OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS);
+    const int n = (int)(strlen(path) - strlen(temporary_end));
+    char other[PATH_MAX];
+
+    for (int i = 0; i < MOST_ASIDE; i++) {
+        int bytes = snprintf(other, sizeof other, "%.*s.others", n, path);
+        if (i > 0 && bytes < (int)sizeof other)
+            bytes += snprintf(other + bytes, sizeof other - (size_t)bytes, "-%d", i);
+        if (bytes >= (int)sizeof other || rename(path, other) == 0) return;
+    }
+}
+
+/* Of a step that is to go, called ".tmp": what somebody else has put into the folder stays, and a
+ * link leads to what is somebody else's. */
+static void remove_files(const char *path)
+{
+    const int at = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *folder = at >= 0 ? fdopendir(at) : NULL;
+    const struct dirent *item;
+
+    if (at < 0 && (errno == ENOTDIR || errno == ELOOP)) (void)unlink(path);
+    if (folder == NULL && at >= 0) (void)close(at);
+    if (folder == NULL) return;
+    while ((item = readdir(folder)) != NULL)
+        if (is_of_step(item->d_name)) (void)unlinkat(dirfd(folder), item->d_name, 0);
+    (void)closedir(folder);
+    if (rmdir(path) != 0 && (errno == ENOTEMPTY || errno == EEXIST)) set_aside(path);
 }
 
 /* --- looking ---------------------------------------------------------------------------------- */
 
-typedef void (*name_fn)(void *arg, const char *name);
+typedef void (*name_fn)(void *arg, int folder, const char *name);
 
 static dt_status each_name(const char *dir, name_fn fn, void *arg)
 {
@@ -90,7 +126,7 @@ static dt_status each_name(const char *dir, name_fn fn, void *arg)
     DIR *folder = opendir(dir);
 
     if (folder == NULL) return refuse(dir, "cannot be read");
-    while ((item = readdir(folder)) != NULL) fn(arg, item->d_name);
+    while ((item = readdir(folder)) != NULL) fn(arg, dirfd(folder), item->d_name);
     (void)closedir(folder);
     return DT_OK;
 }
@@ -103,13 +139,15 @@ typedef struct newest {
     bool failed;
 } newest;
 
-static void note_step(void *arg, const char *name)
+static void note_step(void *arg, int folder, const char *name)
 {
     newest *s = arg;
     const char *end;
     const int64_t step = step_of(name, &end);
+    struct stat info;
 
     if (step < 0 || *end != '\0' || step > s->most) return;
+    if (fstatat(folder, name, &info, 0) != 0 || !S_ISDIR(info.st_mode)) return;
     if (dti_grow((void **)&s->step, &s->room, s->n + 1, sizeof *s->step) == DT_OK)
         s->step[s->n++] = step;
     else
@@ -213,16 +251,18 @@ static dt_status take_lock(dti_run_disk *disk)
     return DT_OK;
 }
 
-static void sweep(void *arg, const char *name)
+static void sweep(void *arg, int folder, const char *name)
 {
     dti_run_disk *disk = arg;
     const char *end = "";
     char *path;
 
-    if (strcmp(name, latest_tmp) != 0 && (step_of(name, &end) < 0 || strcmp(end, ".tmp") != 0))
+    (void)folder;
+    if (strcmp(name, latest_tmp) != 0 &&
+        (step_of(name, &end) < 0 || strcmp(end, temporary_end) != 0))
         return;
     if (dti_ckpt_path(disk->dir, name, &path) != DT_OK) return;
-    remove_tree(path);
+    remove_files(path);
     dti_free(path);
     disk->n_swept++;
 }
@@ -284,7 +324,7 @@ dt_status dti_run_disk_begin(dti_run_disk *disk, int64_t step)
 
     DT_TRY(check_place(disk));
     DT_TRY(dti_run_disk_step(disk->dir, step, false, &path));
-    remove_tree(path); /* of a save of this run that failed */
+    remove_files(path); /* of a save of this run that failed */
     if (mkdir(path, 0777) != 0) st = refuse(path, "cannot be made");
     dti_free(path);
     return st;
@@ -295,7 +335,7 @@ void dti_run_disk_abandon(dti_run_disk *disk, int64_t step)
     char *path;
 
     if (!is_in_place(disk) || dti_run_disk_step(disk->dir, step, false, &path) != DT_OK) return;
-    remove_tree(path);
+    remove_files(path);
     dti_free(path);
 }
 
@@ -339,7 +379,7 @@ static void remove_step(const dti_run_disk *disk, int64_t step)
     if (dti_run_disk_step(disk->dir, step, true, &path) == DT_OK &&
         dti_run_disk_step(disk->dir, step, false, &temporary) == DT_OK &&
         rename(path, temporary) == 0)
-        remove_tree(temporary);
+        remove_files(temporary);
     dti_free(temporary);
     dti_free(path);
 }
@@ -375,7 +415,7 @@ dt_status dti_run_disk_name(dti_run_disk *disk, int64_t step, int keep)
     }
     disk->latest = step; /* whatever becomes of it: readers see it from here on */
     DT_TRY_TO(done, st, dti_folder_sync(disk->dir));
-    remove_tree(temporary); /* the one whose place it took */
+    remove_files(temporary); /* the one whose place it took */
     remove_older(disk, step, keep);
 done:
     dti_free(temporary);
