@@ -86,6 +86,16 @@ static dt_status list_of(const json_t *v, char *text, size_t bytes)
     return DT_OK;
 }
 
+/* Options of several values, which a command line has commas between. */
+static bool is_list(const cli_option *o)
+{
+    static const char *const values[] = { "LIST", "A,B", "DIMS", "MESH", "LINKS" };
+
+    for (size_t i = 0; i < DT_COUNT(values); i++)
+        if (strcmp(o->value, values[i]) == 0) return true;
+    return false;
+}
+
 static dt_status fill(const cli_option *o, const json_t *v, cli_args *args)
 {
     char text[CLI_PATH_BYTES] = "";
@@ -96,6 +106,8 @@ static dt_status fill(const cli_option *o, const json_t *v, cli_args *args)
         if (json_is_true(v)) DT_TRY(cli_option_store(o, NULL, args));
         return DT_OK;
     }
+    DT_CHECK(o->kind == MANY || !json_is_array(v) || is_list(o), DT_ERR_FORMAT,
+             "is an array, and --%s has one value", o->name);
     if (o->kind != MANY && json_is_array(v))
         DT_TRY(list_of(v, text, sizeof text));
     else

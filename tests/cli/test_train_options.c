@@ -96,6 +96,8 @@ DT_TEST(cli_train_options, mistakes_in_a_file_name_it)
         { "{\"steps\": \"many\"}", "options.json: --steps: \"many\" is not a number" },
         { "{\"steps\": 0}", "options.json: --steps: \"0\" is not a number from 1" },
         { "{\"steps\": {}}", "options.json: \"steps\": is neither a text nor a number" },
+        { "{\"steps\": [1]}", "options.json: \"steps\": is an array, and --steps has one value" },
+        { "{\"lr\": [0.1]}", "options.json: \"lr\": is an array, and --lr has one value" },
         { "{\"nesterov\": 1}", "options.json: \"nesterov\": is neither true nor false" },
         { "{\"steps\": 1, \"steps\": 2}", "options.json: line 1: duplicate object key" },
         { "{\"top_k\": 1}", "unknown option --top-k" },
