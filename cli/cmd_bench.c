@@ -338,6 +338,9 @@ static dt_status read_sizes(const cli_session *s, benching *b)
     const int64_t most = s->info.max_positions;
 
     b->n_prompt = s->args->sequence > 0 ? s->args->sequence : N_PROMPT < most ? N_PROMPT : most;
+    /* a token has to have room behind the least of contexts, too */
+    if (s->args->sequence == 0 && b->n_prompt <= SHORT_PROMPT && b->n_prompt == most && most > 1)
+        b->n_prompt = most - 1;
     b->n_new = s->args->max_new_tokens > 0 ? s->args->max_new_tokens : N_NEW;
     b->n_rounds = s->args->rounds > 0 ? s->args->rounds : N_ROUNDS;
     DT_CHECK(b->n_prompt <= most, DT_ERR_ARG,

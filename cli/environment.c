@@ -56,21 +56,39 @@ void cli_environment(cli_env *out)
     find_hub(out->hub);
 }
 
+enum { MODULES_BYTES = CLI_PATH_BYTES + 32 };
+static const char modules_name[] = "DTENSOR_MODULES";
+
+static bool find_own_modules(char modules[MODULES_BYTES])
+{
+    char program[CLI_PATH_BYTES] = "", *slash;
+    struct stat mine, theirs;
+
+    if (readlink("/proc/self/exe", program, sizeof program - 1) <= 0) return false;
+    slash = strrchr(program, '/');
+    if (slash == NULL || stat(program, &mine) != 0) return false;
+    *slash = '\0';
+    (void)snprintf(modules, MODULES_BYTES, "%s/../lib/dtensor", program);
+    if (stat(modules, &theirs) != 0 || (theirs.st_mode & S_IWOTH) != 0) return false;
+    return theirs.st_uid == 0 || theirs.st_uid == mine.st_uid;
+}
+
 void cli_own_modules(void)
 {
-    char program[CLI_PATH_BYTES] = "", modules[CLI_PATH_BYTES + 32];
-    struct stat mine, theirs;
-    char *slash;
+    char modules[MODULES_BYTES];
 
-    if (non_empty("DTENSOR_MODULES") != NULL) return;
-    if (readlink("/proc/self/exe", program, sizeof program - 1) <= 0) return;
-    slash = strrchr(program, '/');
-    if (slash == NULL || stat(program, &mine) != 0) return;
-    *slash = '\0';
-    (void)snprintf(modules, sizeof modules, "%s/../lib/dtensor", program);
-    if (stat(modules, &theirs) != 0 || (theirs.st_mode & S_IWOTH) != 0) return;
-    if (theirs.st_uid == 0 || theirs.st_uid == mine.st_uid)
-        (void)setenv("DTENSOR_MODULES", modules, 1);
+    if (non_empty(modules_name) == NULL && find_own_modules(modules))
+        (void)setenv(modules_name, modules, 1);
+}
+
+/* A variable as the user has set it: what the command tells the library was set by nobody else. */
+static const char *set_by_user(const char *name)
+{
+    const char *value = getenv(name);
+    char modules[MODULES_BYTES];
+
+    if (value == NULL || strcmp(name, modules_name) != 0) return value;
+    return find_own_modules(modules) && strcmp(value, modules) == 0 ? NULL : value;
 }
 
 const char *cli_environment_name(int i, const char **value)
@@ -88,6 +106,6 @@ const char *cli_environment_name(int i, const char **value)
 
     *value = NULL;
     if (i < 0 || (size_t)i >= DT_COUNT(names)) return NULL;
-    *value = getenv(names[i]);
+    *value = set_by_user(names[i]);
     return names[i];
 }

@@ -112,6 +112,7 @@ static dt_status run_command(int argc, char **argv, const cli_env *env, cli_cons
     st = cli_parse(command, argc - 2, argv + 2, &args);
     cli_console_init(&args, env, console);
     if (st == DT_OK) st = run_with(command, &args, env, console);
+    if (st != DT_OK) cli_option_name_error(command, &args);
     if (st != DT_OK) cli_option_files_explain(&args);
     cli_args_free(&args);
     DT_TRY(st);

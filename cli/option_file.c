@@ -270,6 +270,17 @@ static dt_status take_styles(const json_t *styles, cli_args *args)
     return DT_OK;
 }
 
+/* What was found for training has options that other commands do not know. */
+static dt_status check_goal(const cli_command *command, const json_t *options)
+{
+    DT_CHECK((command->bit & (CLI_TRAIN | CLI_PLAN)) != 0 ||
+                 json_object_get(options, "microbatches") == NULL,
+             DT_ERR_ARG,
+             "it is of training; for %s look for one without --train: dtensor plan --auto --json",
+             command->name);
+    return DT_OK;
+}
+
 /* A result of `dtensor plan --auto --json` in the place of --plan is the options of its first way,
  * and the styles that it needs. Pipes are read once, by the reader of styles, which speaks of what
  * cannot be read too. */
@@ -287,7 +298,8 @@ static dt_status read_found(const cli_command *command, cli_args *args)
     if (options != NULL && json_object_get(all, "verdicts") != NULL) {
         args->plan = NULL;
         if (json_is_object(options)) {
-            st = read_object(command, options, false, args);
+            st = check_goal(command, options);
+            if (st == DT_OK) st = read_object(command, options, false, args);
             if (st == DT_OK) st = take_styles(json_object_get(all, "styles"), args);
             if (args->plan_text != NULL) args->plan = path;
         } else if (json_is_null(options))
@@ -310,8 +322,12 @@ dt_status cli_option_files_read(const cli_command *command, cli_args *args,
         DT_TRY(read_file(command, args->training.options, args, NULL));
     DT_TRY(read_found(command, args));
     for (int i = 0; i < forget->n; i++)
-        if (cli_option_find(command, forget->items[i], strlen(forget->items[i])) == NULL)
-            return cli_option_unknown(command, forget->items[i], strlen(forget->items[i]));
+        if (cli_option_find(command, forget->items[i], strlen(forget->items[i])) == NULL) {
+            const dt_status st =
+                cli_option_unknown(command, forget->items[i], strlen(forget->items[i]));
+            dti_error_prefix("--forget");
+            return st;
+        }
     DT_CHECK(forget->n == 0 || args->training.resume, DT_ERR_ARG,
              "--forget is of a run that goes on; add --resume");
     if (!args->training.resume || args->output == NULL) return DT_OK;

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "cli/option_rows.h"
 
 #define AT(field) offsetof(cli_args, field)
@@ -272,6 +273,29 @@ dt_status cli_option_unknown(const cli_command *command, const char *name, size_
              "%s: unknown option --%s; \"dtensor %s --help\" lists the options", command->name,
              word, command->name);
     DT_FAIL(DT_ERR_ARG, "%s: unknown option --%s; did you mean --%s?", command->name, word, near);
+}
+
+void cli_option_name_error(const cli_command *command, const cli_args *args)
+{
+    static const char *const words[][2] = { { "weights", "weights" },
+                                            { "links", "link" },
+                                            { "offload", "offload-parameters" },
+                                            { "stages", "stages" } };
+    dt_error e = *dt_last_error();
+    const size_t n = strcspn(e.message, " :");
+
+    for (size_t i = 0; i < DT_COUNT(words); i++) {
+        const char *name = words[i][1];
+        const cli_option *o = cli_option_find(command, name, strlen(name));
+        char text[2 * DT_ERROR_MESSAGE_BYTES];
+        if (strlen(words[i][0]) != n || strncmp(e.message, words[i][0], n) != 0 || o == NULL ||
+            !cli_option_given(o, args))
+            continue;
+        (void)snprintf(text, sizeof text, "--%s%s", name, e.message + n);
+        (void)dti_printable(text, e.message, sizeof e.message);
+        dti_error_restore(&e);
+        return;
+    }
 }
 
 dt_status cli_parse_int(const char *what, const char *text, int64_t min, int64_t max, int64_t *out)

@@ -44,6 +44,10 @@ void cli_asked_add(cli_asked *asked, const char *what, const char *value);
 void cli_asked_number(cli_asked *asked, const char *what, uint64_t value);
 void cli_ask(const cli_args *args, cli_asked *out);
 
+/* The calling thread's error begins with what the library calls an option of the command line,
+ * "weights: ...": then it begins as the option is written. */
+void cli_option_name_error(const cli_command *command, const cli_args *args);
+
 /* Prints the options of a command to stdout, one line each. */
 void cli_print_options(const cli_command *command);
 

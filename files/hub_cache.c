@@ -192,6 +192,10 @@ dt_status dt_hub_find(const char *cache, const char *name, char folder[DT_HUB_PA
              "cache, name or folder is NULL");
     DT_CHECK(dt_hub_is_name(name) && 2 * n + sizeof prefix < sizeof words, DT_ERR_ARG,
              "\"%.100s\" is no name of a model: ORG/NAME, and @REVISION behind it or not", name);
+    DT_CHECK(cache[0] != '\0', DT_ERR_IO,
+             "%s: there is no such folder, and no cache of the Hub to look into: none of "
+             "HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME is set",
+             name);
     for (size_t i = 0; i < n; i++)
         used += (size_t)snprintf(words + used, sizeof words - used, name[i] == '/' ? "--" : "%c",
                                  name[i]);

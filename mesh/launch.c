@@ -26,14 +26,15 @@ static const char *non_empty(const char *name)
 
 static dt_status read_number(const char *name, long min, long max, int *out)
 {
+    static const char own[] = "DTENSOR_"; /* set by users */
     const char *text = non_empty(name);
     char *end = NULL;
     long value = -1;
 
     if (text != NULL) value = strtol(text, &end, 10);
     DT_CHECK(text != NULL && *end == '\0' && value >= min && value <= max, DT_ERR_ARG,
-             "%s is \"%s\", not a number from %ld to %ld; a launcher sets it", name,
-             text != NULL ? text : "", min, max);
+             "%s is \"%s\", not a number from %ld to %ld%s", name, text != NULL ? text : "", min,
+             max, strncmp(name, own, sizeof own - 1) == 0 ? "" : "; a launcher sets it");
     *out = (int)value;
     return DT_OK;
 }

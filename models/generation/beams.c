@@ -270,8 +270,8 @@ static dt_status check_finished(const dti_search *s)
                      DT_END_NONE,
                  DT_ERR_ARG,
                  "beam search ended after %lld tokens without text %lld of prompt %lld: "
-                 "bad_words, suppress_tokens, no_repeat_ngram_size and their like ban all "
-                 "continuations, or length_penalty %g makes no score a number",
+                 "bad_words, suppress_tokens, no_repeat_ngram_size, forced_eos and their like "
+                 "ban all other continuations, or length_penalty %g makes no score a number",
                  (long long)s->b->rules.n_new, (long long)(i % o->num_return_sequences + 1),
                  (long long)(s->b->first + i / o->num_return_sequences + 1), o->length_penalty);
     return DT_OK;

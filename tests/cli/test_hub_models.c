@@ -101,6 +101,11 @@ DT_TEST(hub_models, a_folder_comes_before_a_name)
     dt_test_remove_dir(cache);
 }
 
+DT_TEST(hub_models, without_a_cache_are_not_looked_for)
+{
+    COMMAND_ENDS(2, COMMAND_ENV("HOME=", "inspect", "org/tiny"), "none of HF_HUB_CACHE, HF_HOME");
+}
+
 DT_TEST(hub_models, list_names_what_is_there)
 {
     char cache[DT_TEST_PATH_BYTES], home[DT_TEST_PATH_BYTES + 32];

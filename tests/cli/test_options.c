@@ -3,6 +3,7 @@
  * Messages about the value of an option name the option. */
 #include "tests/cli/command.h"
 #include <dtensor/generation.h>
+#include <sys/stat.h>
 
 DT_TEST(cli_options, messages_name_the_option)
 {
@@ -18,6 +19,12 @@ DT_TEST(cli_options, messages_name_the_option)
         { "plan", "-m", "@", "--sequence", "65", NULL, NULL, "--sequence 65 exceeds the model's" },
         { "topo", "--mesh", "tp", NULL, NULL, NULL, NULL, "--mesh: " },
         { "topo", "--machine", "x", NULL, NULL, NULL, NULL, "--machine: hwloc does not" },
+        { "generate", "-m", "@", "-t", "1", "--weights", "int5",
+          "dtensor: --weights: unknown word" },
+        { "generate", "-m", "@", "-t", "1", "--link", "x,y", "dtensor: --link \"x,y\": micro" },
+        { "plan", "-m", "@", "--offload-parameters", "host", NULL, NULL,
+          "dtensor: --offload-parameters to host: no layer has the style" },
+        { "train", "--forget", "lrr", NULL, NULL, NULL, NULL, "--forget: train: unknown option" },
         { "generate", "-m", "@", "-t", "1", "--device=cuda", "--isa=avx2",
           "--isa avx2 names kernels of the CPU, --device cuda computes on GPUs" },
     };
@@ -31,6 +38,27 @@ DT_TEST(cli_options, messages_name_the_option)
             words[w] = strcmp(wrong[i][w], "@") == 0 ? model : wrong[i][w];
         COMMAND_ENDS(2, command_run(NULL, words), wrong[i][7]);
     }
+}
+
+/* Warnings repeat names of files; whoever reads them may sit at a terminal. */
+DT_TEST(cli_options, warnings_show_control_characters)
+{
+    char from[DT_TEST_PATH_BYTES], folder[DT_TEST_PATH_BYTES + 32], root[DT_TEST_PATH_BYTES];
+    static const char *const names[] = { "config.json", "model.safetensors" };
+    command_result r;
+
+    (void)snprintf(folder, sizeof folder, "%s/a\033[31m\xe2\x80\xae", dt_test_temp_dir(root));
+    DT_ASSERT(mkdir(folder, 0700) == 0);
+    for (size_t i = 0; i < DT_COUNT(names); i++) {
+        char path[sizeof folder + 32], source[64];
+        (void)snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        (void)snprintf(source, sizeof source, "tests/golden/llama/tied/%s", names[i]);
+        DT_ASSERT(symlink(dt_test_source_path(from, source), path) == 0);
+    }
+    dt_test_write_file(folder, "generation_config.json", "{\"eos_token_id\": -1}", 20);
+    r = COMMAND_ENDS(0, COMMAND("generate", "-m", folder, "-t", "1", "-n", "1", "-q"));
+    COMMAND_ASSERT_HAS(r.err, "/a\\x1b[31m\\xe2\\x80\\xae/generation_config.json");
+    DT_ASSERT(strchr(r.err, '\033') == NULL);
 }
 
 /* A variable of another encoding was left out of the result, or the whole of it. */

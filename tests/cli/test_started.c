@@ -426,6 +426,7 @@ DT_TEST(started, the_command_finds_the_modules_of_its_own_installation)
     copy_command(path);
     said = env_of(root);
     COMMAND_ASSERT_HAS(said, "sockets  cannot be opened");
+    DT_ASSERT(strstr(said, "DTENSOR_MODULES=") == NULL); /* the user has set none */
     (void)snprintf(path, sizeof path, "%s/lib/dtensor", root);
     DT_ASSERT_EQ_INT(chmod(path, 0777), 0);
     said = env_of(root);

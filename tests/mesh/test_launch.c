@@ -24,6 +24,7 @@ static const char *const variables[] = {
     "DTENSOR_MODULES",
     "DTENSOR_MPI_SHARED",
     "DTENSOR_MPI_SUMS",
+    "DTENSOR_HOSTS",
 };
 
 /* "NAME=VALUE NAME=VALUE": these and no others. */
@@ -86,6 +87,11 @@ DT_TEST(launch, nonsense_is_refused_by_its_name)
     DT_ASSERT_STATUS(dti_launch_read(&l), DT_ERR_ARG, "OMPI_COMM_WORLD_RANK is \"\"");
     set_environment("OMPI_COMM_WORLD_SIZE=0");
     DT_ASSERT_STATUS(dti_launch_read(&l), DT_ERR_ARG, "OMPI_COMM_WORLD_SIZE is \"0\"");
+    DT_ASSERT(strstr(dt_last_error()->message, "; a launcher sets it") != NULL);
+    set_environment("DTENSOR_HOSTS=0");
+    DT_ASSERT_STATUS(dti_launch_read(&l), DT_ERR_ARG,
+                     "DTENSOR_HOSTS is \"0\", not a number from 1");
+    DT_ASSERT(strstr(dt_last_error()->message, "launcher") == NULL);
     set_environment("DTENSOR_MPI_SUMS=tree");
     DT_ASSERT_STATUS(dti_launch_read(&l), DT_ERR_ARG,
                      "DTENSOR_MPI_SUMS is \"tree\"; choose \"rank-order\" or \"mpi\"");
