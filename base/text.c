@@ -8,7 +8,9 @@
 
 #include "base/error.h"
 
-enum { UNIT_BYTES = 12 }; /* the longest unit below: an escaped control of two bytes, and a zero */
+enum {
+    UNIT_BYTES = 16
+}; /* the longest unit below: an escaped control of three bytes, and a zero */
 
 /* The length of the character of UTF-8 at `p`, or 0 if there is none. */
 static size_t character(const unsigned char *p)
@@ -29,6 +31,25 @@ static size_t character(const unsigned char *p)
     return n;
 }
 
+size_t dti_control_bytes(const char *text, size_t n)
+{
+    static const char *const marks[] = { "\xd8\x9c",     "\xe2\x80\x8e", "\xe2\x80\x8f",
+                                         "\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xaa",
+                                         "\xe2\x80\xab", "\xe2\x80\xac", "\xe2\x80\xad",
+                                         "\xe2\x80\xae", "\xe2\x81\xa6", "\xe2\x81\xa7",
+                                         "\xe2\x81\xa8", "\xe2\x81\xa9" };
+    const unsigned char *c = (const unsigned char *)text;
+
+    if (n == 0) return 0;
+    if (c[0] < 0x80) return c[0] < 0x20 || c[0] == 0x7f;
+    if (n > 1 && c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) return 2;
+    for (size_t i = 0; i < DT_COUNT(marks); i++) {
+        const size_t bytes = strlen(marks[i]);
+        if (bytes <= n && memcmp(c, marks[i], bytes) == 0) return bytes;
+    }
+    return 0;
+}
+
 static size_t escaped(const unsigned char *p, size_t n, char unit[UNIT_BYTES])
 {
     static const char letters[] = "\n\r\t", names[] = "nrt";
@@ -46,10 +67,10 @@ static size_t next_unit(const unsigned char **p, char unit[UNIT_BYTES])
 {
     const unsigned char *at = *p;
     const size_t n = character(at);
-    const bool c1 = n == 2 && at[0] == 0xc2 && at[1] < 0xa0;
 
     *p += n > 0 ? n : 1;
-    if (n == 0 || at[0] < 0x20 || at[0] == 0x7f || c1) return escaped(at, n > 0 ? n : 1, unit);
+    if (n == 0 || dti_control_bytes((const char *)at, n) > 0)
+        return escaped(at, n > 0 ? n : 1, unit);
     memcpy(unit, at, n);
     return n;
 }

@@ -11,6 +11,11 @@
 /* How much of a name is shown in a message that says more than the name. */
 enum { DTI_SHOWN_BYTES = 80 };
 
+/* How many of the n bytes of `text` are a control character that it begins with: one of ASCII, one
+ * of the second block of Unicode, where one byte stands for ESC and another, or a mark that turns
+ * the direction of what follows, or ends a line. 0: it begins with none. */
+size_t dti_control_bytes(const char *text, size_t n);
+
 /* Writes `text` as valid UTF-8 without control characters: those, and bytes that are not UTF-8,
  * become "\n", "\x1b" and so on. What does not fit loses its middle, between two characters: both
  * ends tell more than either. `out` has room for 16 bytes or more and does not overlap `text`.

@@ -132,9 +132,13 @@ void cli_log(void *arg, dt_log_level level, int rank, const char *line)
     if (c->quiet && !warning) return;
     if (level == DT_LOG_DETAIL && !c->verbose) return;
     if (rank > 0) name("rank", rank, line, from);
-    (void)fprintf(stderr, "%sdtensor: %s%s:%s %s%s\n", c->terminal ? ERASE_LINE : "",
+    flockfile(stderr); /* ranks speak at once */
+    (void)fprintf(stderr, "%sdtensor: %s%s:%s %s", c->terminal ? ERASE_LINE : "",
                   c->color && warning ? YELLOW : "", warning ? "warning" : "note",
-                  c->color && warning ? PLAIN : "", from, line);
+                  c->color && warning ? PLAIN : "", from);
+    cli_print_notice(stderr, line);
+    (void)fputc('\n', stderr);
+    funlockfile(stderr);
 }
 
 void cli_warn(const cli_console *console, const char *line)

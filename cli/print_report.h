@@ -48,6 +48,9 @@ dt_status cli_flush(void) DT_MUST_USE;
  * tabs become visible, "\x1b"; files and pipes get all bytes (print_text.c). */
 void cli_print_text(FILE *to, const char *text, size_t n);
 
+/* The same of a line of ours that may hold somebody's names, for files and pipes as well. */
+void cli_print_notice(FILE *to, const char *text);
+
 struct json_t;
 
 /* A number; null where it is none, which JSON does not know. */

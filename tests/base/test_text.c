@@ -16,11 +16,17 @@ DT_TEST(text, controls_and_bytes_that_are_no_text_are_escaped)
         { "\033[31mred\a", "\\x1b[31mred\\x07" },
         { "del \x7f", "del \\x7f" },
         { "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80" },
-        { "\xc2\x9b 31m", "\\xc2\\x9b 31m" },  /* C1: an escape sequence of one character */
-        { "\xff\xc3(", "\\xff\\xc3(" },        /* no UTF-8 */
-        { "\xc0\xaf", "\\xc0\\xaf" },          /* overlong */
-        { "\xe0\x80\xaf", "\\xe0\\x80\\xaf" }, /* overlong */
-        { "\xed\xa0\x80", "\\xed\\xa0\\x80" }, /* a surrogate */
+        { "\xc2\x9b 31m", "\\xc2\\x9b 31m" }, /* C1: an escape sequence of one character */
+        { "\xe2\x80\xae"
+          "txt.exe",
+          "\\xe2\\x80\\xaetxt.exe" }, /* turns what follows */
+        { "\xd8\x9c\xe2\x80\xa8\xe2\x81\xa9", "\\xd8\\x9c\\xe2\\x80\\xa8\\xe2\\x81\\xa9" },
+        { "\xe2\x80\x8d\xe2\x80\x93\xd8\xa8",
+          "\xe2\x80\x8d\xe2\x80\x93\xd8\xa8" }, /* joins, a dash, a letter */
+        { "\xff\xc3(", "\\xff\\xc3(" },         /* no UTF-8 */
+        { "\xc0\xaf", "\\xc0\\xaf" },           /* overlong */
+        { "\xe0\x80\xaf", "\\xe0\\x80\\xaf" },  /* overlong */
+        { "\xed\xa0\x80", "\\xed\\xa0\\x80" },  /* a surrogate */
         { "\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80" },
         { "\xf0\x8f\xbf\xbf", "\\xf0\\x8f\\xbf\\xbf" }, /* overlong */
         { "\xf0\x90\x80\x80\xf4\x8f\xbf\xbf",
