@@ -88,6 +88,10 @@ static void print_text(const cli_args *args, size_t n, const cli_trace_result *r
                      args->meshes.items[0], r->tolerance, r->n_compared, n);
         if (r->first.name != NULL) print_place("first", &r->first);
         if (r->worst.name != NULL) print_place("largest difference", &r->worst);
+        if (r->n_not_finite > 0)
+            (void)printf("  %-18s %" PRId64 " number%s on both meshes, the first in %s\n",
+                         "not finite", r->n_not_finite, r->n_not_finite == 1 ? "" : "s",
+                         r->not_finite);
     }
 }
 
@@ -113,12 +117,13 @@ static dt_status print_json(const cli_args *args, const cli_session *s, const cl
     json_t *meshes = json_array(), *object;
 
     for (int m = 1; m < args->meshes.n; m++)
-        (void)json_array_append_new(meshes, json_pack("{s:s, s:b, s:I, s:o, s:o}", "mesh",
-                                                      args->meshes.items[m], "agrees",
-                                                      (int)(results[m].first.name == NULL),
-                                                      "compared", (json_int_t)results[m].n_compared,
-                                                      "first", json_place(&results[m].first),
-                                                      "largest", json_place(&results[m].worst)));
+        (void)json_array_append_new(
+            meshes,
+            json_pack("{s:s, s:b, s:I, s:o, s:o, s:I}", "mesh", args->meshes.items[m], "agrees",
+                      (int)(results[m].first.name == NULL), "compared",
+                      (json_int_t)results[m].n_compared, "first", json_place(&results[m].first),
+                      "largest", json_place(&results[m].worst), "not_finite",
+                      (json_int_t)results[m].n_not_finite));
     object = json_pack("{s:s, s:s, s:s, s:s, s:I, s:f, s:o}", "model",
                        dti_printable(args->folder, folder, sizeof folder), "model_type",
                        s->info.model_type, "dtype", dt_dtype_name(s->dtype), "baseline",

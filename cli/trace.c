@@ -36,7 +36,8 @@ static dt_status take(const char *name, dt_tensor *x, cli_trace_value *out)
     DT_TRY_TO(done, st, dt_tensor_read(x, bytes, (size_t)out->n * size));
     widen(local->dtype, bytes, out->n, out->data);
     for (int64_t i = 0; i < out->n; i++)
-        if (fabs((double)out->data[i]) > out->largest) out->largest = fabs((double)out->data[i]);
+        if (isfinite(out->data[i]) && fabs((double)out->data[i]) > out->largest)
+            out->largest = fabs((double)out->data[i]);
 done:
     dti_free(bytes);
     return st;
@@ -90,6 +91,10 @@ static void look(const cli_trace_value *was, const cli_trace_value *is, int64_t 
     const int64_t step = step_of(was, n_tokens);
     const bool known = r->first.name != NULL;
 
+    for (int64_t i = 0; i < was->n; i++) {
+        if (!isfinite(was->data[i]) && !isfinite(is->data[i]) && r->n_not_finite++ == 0)
+            r->not_finite = was->name;
+    }
     for (int64_t i = 0; i < was->n; i++) {
         const double d = distance(was->data[i], is->data[i], was->largest);
         cli_trace_place here;

@@ -15,7 +15,7 @@ typedef struct cli_trace_value {
     int64_t shape[DT_MAX_AXES];
     int64_t n; /* numbers */
     float *data;
-    double largest; /* absolute number */
+    double largest; /* absolute number of those that are finite */
 } cli_trace_value;
 
 typedef struct cli_trace {
@@ -36,10 +36,12 @@ typedef struct cli_trace_place {
 /* How far a pass is from a trace; zeroed before, apart from the tolerance. */
 typedef struct cli_trace_result {
     double tolerance;
-    size_t next;           /* of the trace's values */
-    int64_t n_compared;    /* values */
-    cli_trace_place first; /* that differs by more than the tolerance */
-    cli_trace_place worst; /* of all */
+    size_t next;            /* of the trace's values */
+    int64_t n_compared;     /* values */
+    cli_trace_place first;  /* that differs by more than the tolerance */
+    cli_trace_place worst;  /* of all */
+    int64_t n_not_finite;   /* numbers that are none on both; ... */
+    const char *not_finite; /* ... the trace's name of the first of them; NULL: none */
 } cli_trace_result;
 
 /* Appends what a scope gave; x is whole on this rank, of any float dtype. */

@@ -93,6 +93,38 @@ DT_TEST(cli_compare, the_first_difference_is_where_the_tolerance_ends)
     json_decref(all);
 }
 
+/* Numbers that are none on both meshes are no difference, are counted, and hide none. */
+DT_TEST(cli_compare, infinities_are_counted_and_hide_nothing)
+{
+    static char weights[8 << 20];
+    char folder[DT_TEST_PATH_BYTES], source[DT_TEST_PATH_BYTES];
+    const json_t *one;
+    command_result r;
+    json_t *all;
+    char *config;
+    size_t n = 0;
+    FILE *f;
+
+    (void)dt_test_temp_dir(folder);
+    config = command_read(dt_test_source_path(source, "examples/checkpoint/config.json"));
+    dt_test_write_file(folder, "config.json", config, strlen(config));
+    f = fopen(dt_test_source_path(source, "examples/checkpoint/model.safetensors"), "rb");
+    DT_ASSERT(f != NULL && (n = fread(weights, 1, sizeof weights, f)) > 2 && n < sizeof weights);
+    (void)fclose(f);
+    memcpy(weights + n - 2, "\x80\x7f", 2); /* the last number, in bf16 */
+    dt_test_write_file(folder, "model.safetensors", weights, n);
+    r = COMMAND_ENDS(0, COMPARE(folder, "tp=2", "--json"));
+    one = result_of(&r, 0, &all);
+    DT_ASSERT(json_integer_value(json_object_get(one, "not_finite")) > 0);
+    json_decref(all);
+    COMMAND_ENDS(0, COMPARE(folder, "tp=2"), "  not finite         ",
+                 "on both meshes, the first in ");
+    r = COMMAND_ENDS(1, COMPARE(folder, "tp=2", "--json", "--tolerance", "0"));
+    one = result_of(&r, 0, &all); /* of the tensor that holds it, too */
+    DT_ASSERT(json_number_value(json_object_get(json_object_get(one, "largest"), "relative")) > 0);
+    json_decref(all);
+}
+
 DT_TEST(cli_compare, mistakes_are_named)
 {
     char model[DT_TEST_PATH_BYTES];
