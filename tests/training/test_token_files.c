@@ -315,6 +315,21 @@ DT_TEST(token_files, agree_with_what_lies_beside_them)
     }
 }
 
+DT_TEST(token_files, have_as_many_documents_as_is_said_beside_them)
+{
+    dt_data *d = NULL;
+    tokens_folder f;
+    const char *path;
+
+    tokens_begin(&f);
+    path = tokens_megatron(&f, "a.bin", 30, 8, 8);
+    (void)tokens_write(&f, "a.bin.json", "{\"tokens\": 30, \"documents\": 5}", 30);
+    expect_refused(path, DT_ERR_FORMAT, "a.idx: has 4 documents, ");
+    (void)tokens_write(&f, "a.bin.json", "{\"tokens\": 30, \"documents\": 4}", 30);
+    DT_ASSERT_OK(open_it(path, 0, &d));
+    dt_data_release(&d);
+}
+
 DT_TEST(token_files, whose_documents_end_with_no_token_of_the_model_are_refused)
 {
     static const char *const facts[] = { "{\"tokens\": 30, \"end_token\": 1000}",

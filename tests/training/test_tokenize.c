@@ -210,6 +210,26 @@ DT_TEST(tokenize, bytes_that_are_no_text_are_counted)
     end(&m);
 }
 
+/* An array, or ids whose file has another name than such files have. */
+DT_TEST(tokenize, what_begins_with_zeros_is_no_text)
+{
+    const dt_tokenize_options o = DT_TOKENIZE_OPTIONS_INIT;
+    const char *path;
+    char text[8192];
+    dt_tokenized told;
+    made m;
+
+    begin(&m);
+    path = tokens_write(&m.folder, "ids.dat", "\x05\0\x06\0", 4);
+    DT_ASSERT_STATUS(dt_tokenize_files(&path, 1, m.tok, &o, m.out, &told), DT_ERR_FORMAT,
+                     "ids.dat: byte 1 is zero, so it is no text");
+    memset(text, 'a', sizeof text);
+    text[sizeof text - 1] = '\0'; /* gone astray */
+    path = tokens_write(&m.folder, "one.txt", text, sizeof text);
+    DT_ASSERT_OK(dt_tokenize_files(&path, 1, m.tok, &o, m.out, &told));
+    end(&m);
+}
+
 static const char simple_template[] =
     "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end_of_text|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}";

@@ -90,10 +90,11 @@ static dt_status check_facts(dti_token_file *f, const dti_json_doc *doc, const d
                              bool has_mask)
 {
     const char *tokenizer, *checksum;
-    int64_t n, masked, begin, end;
+    int64_t n, documents, masked, begin, end;
     char hash[20];
 
     DT_TRY(dti_json_int(&doc->root, "tokens", 0, INT64_MAX, &n));
+    DT_TRY(dti_json_int_or(&doc->root, "documents", -1, 0, INT64_MAX, &documents));
     DT_TRY(dti_json_int_or(&doc->root, "masked", 0, 0, INT64_MAX, &masked));
     DT_TRY(dti_json_int_or(&doc->root, "begin_token", -1, 0, INT32_MAX, &begin));
     DT_TRY(dti_json_int_or(&doc->root, "end_token", -1, 0, INT32_MAX, &end));
@@ -102,6 +103,9 @@ static dt_status check_facts(dti_token_file *f, const dti_json_doc *doc, const d
     (void)snprintf(f->checksum, sizeof f->checksum, "%s", checksum);
     DT_CHECK(n == f->n, DT_ERR_FORMAT, "%s: has %lld tokens, %s says %lld", f->tokens.in.label,
              (long long)f->n, doc->file, (long long)n);
+    DT_CHECK(documents < 0 || f->n_documents < 0 || documents == f->n_documents, DT_ERR_FORMAT,
+             "%s: has %lld documents, %s says %lld", f->index.in.label, (long long)f->n_documents,
+             doc->file, (long long)documents);
     DT_CHECK(
         masked == 0 || has_mask, DT_ERR_FORMAT,
         "%s: %lld of its tokens are masked, as %s says, and there is no %s.mask: prompts would "

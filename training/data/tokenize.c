@@ -164,11 +164,24 @@ static int64_t count_broken(const char *text, size_t n)
     return broken;
 }
 
-static dt_status take_plain(dti_tokenizing *z, const char *text, size_t n)
+/* Arrays and ids have zeros among their first bytes; of a text only a byte gone astray is one. */
+static dt_status check_text(const char *label, const char *text, size_t n)
+{
+    const char *zero = memchr(text, '\0', n < WINDOW_BYTES ? n : WINDOW_BYTES);
+
+    DT_CHECK(zero == NULL, DT_ERR_FORMAT,
+             "%s: byte %zu is zero, so it is no text; ids are read from files of tokens, called "
+             ".bin or .idx",
+             label, (size_t)(zero - text));
+    return DT_OK;
+}
+
+static dt_status take_plain(dti_tokenizing *z, const char *label, const char *text, size_t n)
 {
     const char *separator = z->o->separator;
     const size_t skip = separator != NULL ? strlen(separator) : 0;
 
+    DT_TRY(check_text(label, text, n));
     z->done.broken += count_broken(text, n);
     for (size_t at = 0; at < n;) {
         const char *end = skip > 0 ? find(text + at, n - at, separator, skip) : NULL;
@@ -253,7 +266,7 @@ static dt_status take_file(dti_tokenizing *z, const char *path)
     if (is_json_lines(z->o, path))
         st = take_lines(z, file.in.label, (const char *)text, (size_t)file.in.bytes);
     else
-        st = take_plain(z, (const char *)text, (size_t)file.in.bytes);
+        st = take_plain(z, file.in.label, (const char *)text, (size_t)file.in.bytes);
     if (st == DT_OK) st = dti_mapped_check(&file);
 done:
     dti_mapped_close(&file);
