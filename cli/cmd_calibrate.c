@@ -63,7 +63,9 @@ static dt_status calibrate(const cli_args *args, const cli_env *env, const cli_c
         done, st,
         cli_measure_machine(args, console, args->seconds > 0 ? (double)args->seconds : SECONDS, m));
     n = dt_machine_print(m, text, MACHINE_BYTES);
-    if (args->output != NULL) DT_TRY_TO(done, st, cli_write_text(args->output, text, (size_t)n));
+    if (args->output != NULL) st = cli_write_text(args->output, text, (size_t)n);
+    if (st == DT_ERR_IO) *console->failed_output = true; /* a full disk is no bad input */
+    DT_TRY_TO(done, st, st);
     if (args->output == NULL || args->json)
         (void)fputs(text, stdout);
     else

@@ -45,6 +45,8 @@ struct run_state {
     _Atomic uint32_t gate;
 };
 
+static const char links_name[] = "DTENSOR_LINK";
+
 /* What was not chosen by the program is up to the environment. */
 static void read_environment(dt_run_options *o)
 {
@@ -58,7 +60,7 @@ static void read_environment(dt_run_options *o)
     if (o->check == NULL || o->check[0] == '\0') o->check = by_default;
     if (o->flight == NULL) o->flight = getenv("DTENSOR_FLIGHT");
     if (o->flight != NULL && o->flight[0] == '\0') o->flight = NULL;
-    if (o->links == NULL && o->simulated_link == NULL) o->links = getenv("DTENSOR_LINK");
+    if (o->links == NULL && o->simulated_link == NULL) o->links = getenv(links_name);
 }
 
 static dt_status check_options(const dt_run_options *o)
@@ -81,7 +83,11 @@ static dt_status check_options(const dt_run_options *o)
     DT_TRY(dti_slow_link_check(o->simulated_link));
     DT_CHECK(o->links == NULL || o->simulated_link == NULL, DT_ERR_ARG,
              "links and simulated_link say the same: choose one");
-    if (o->links != NULL) DT_TRY(dti_slow_links_parse(o->links, &links));
+    if (o->links != NULL) {
+        const dt_status st = dti_slow_links_parse(o->links, &links);
+        if (st != DT_OK && o->links == getenv(links_name)) dti_error_prefix("%s", links_name);
+        DT_TRY(st);
+    }
     DT_TRY(dti_check_isa(o->isa));
     DT_TRY(dti_check_products(o->products));
     DT_TRY(dti_check_device(o->device));

@@ -132,7 +132,8 @@ DT_TEST(slow_link, the_environment_may_say_it)
     DT_ASSERT_EQ_INT(setenv("DTENSOR_LINK", "20000,0.0008", 1), 0);
     DT_ASSERT_OK(dt_test_run(&o, "tp=2", takes_its_time, NULL));
     DT_ASSERT_EQ_INT(setenv("DTENSOR_LINK", "slow", 1), 0);
-    DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", takes_its_time, NULL), DT_ERR_ARG, "\"slow\"");
+    DT_ASSERT_STATUS(dt_test_run(&o, "tp=2", takes_its_time, NULL), DT_ERR_ARG,
+                     "DTENSOR_LINK: links \"slow\"");
     o.links = "tp=20000,0.0008";
     DT_ASSERT_OK(dt_test_run(&o, "tp=2", takes_its_time, NULL));
     DT_ASSERT_EQ_INT(unsetenv("DTENSOR_LINK"), 0);
