@@ -4,9 +4,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -181,6 +184,39 @@ dt_status cli_run_check_space(const char *run, double bytes, const char *what)
              what, dti_bytes_text((int64_t)fmin(bytes, 0x1p62), need),
              dti_bytes_text((int64_t)fmin(room, 0x1p62), have), run);
     return DT_OK;
+}
+
+/* "trace.json.4711-0.tmp": what a process that is gone had not yet named: by name_beside(), or of
+ * tokens. */
+static bool is_left_over(const char *name)
+{
+    static const char *const names[] = { CLI_RUN_OPTIONS, CLI_RUN_PLAN, CLI_RUN_TRACE, CLI_METRICS,
+                                         CLI_RUN_MODEL,   "data-*",     "validation-*" };
+    char whole[NAME_MAX + 1], end[8] = "", *dot;
+    long process = 0;
+
+    (void)snprintf(whole, sizeof whole, "%s", name);
+    dot = strrchr(whole, '.');
+    if (dot == NULL || dot == whole || strcmp(dot, ".tmp") != 0) return false;
+    *dot = '\0';
+    dot = strrchr(whole, '.');
+    if (dot == NULL || sscanf(dot, ".%9ld-%*3[0-9]%7s", &process, end) != 1 || process < 1)
+        return false;
+    *dot = '\0';
+    if (kill((pid_t)process, 0) == 0 || errno != ESRCH) return false;
+    for (size_t i = 0; i < DT_COUNT(names); i++)
+        if (fnmatch(names[i], whole, 0) == 0) return true;
+    return false;
+}
+
+void cli_run_sweep(const char *run)
+{
+    DIR *folder = opendir(run);
+    const struct dirent *item;
+
+    while (folder != NULL && (item = readdir(folder)) != NULL)
+        if (is_left_over(item->d_name)) (void)unlinkat(dirfd(folder), item->d_name, 0);
+    if (folder != NULL) (void)closedir(folder);
 }
 
 /* --- reading ---------------------------------------------------------------------------------- */

@@ -28,6 +28,9 @@ dt_status cli_run_check_space(const char *run, double bytes, const char *what) D
 /* Checkpoints that a folder holds. */
 int64_t cli_run_count_steps(const char *run);
 
+/* Removes what a run that was killed has left of files that it wrote; the run's lock is held. */
+void cli_run_sweep(const char *run);
+
 /* Makes the folder, unless it is there, and one in it. */
 dt_status cli_run_make(const char *run) DT_MUST_USE;
 

@@ -112,6 +112,7 @@ static dt_status open_all(cli_trainer *t)
     t->begun_at = t->at.step;
     if (t->speaks) {
         atomic_store(&t->run->holds, true);
+        cli_run_sweep(t->run->folder);
         if (t->at.step < t->run->plan->steps) DT_TRY(write_options(t->run));
         t->run->begun_at = t->at.step;
         t->run->last = (cli_metric){ .step = t->at.step,

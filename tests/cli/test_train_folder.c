@@ -359,6 +359,32 @@ DT_TEST(cli_train_folder, gets_the_model_whose_export_was_killed)
     DT_ASSERT(access(file, F_OK) != 0);
 }
 
+/* Of files that a run which was killed had not named yet; a process that is there may write. */
+DT_TEST(cli_train_folder, is_rid_of_what_a_killed_run_has_left)
+{
+    static const char *const left[] = { "trace.json.%ld-0.tmp", "model.%ld-1.tmp",
+                                        "data-0-0123456789abcdef.bin.%ld-0.tmp" };
+    char name[96], path[TRAIN_PATH_BYTES + 32];
+    const pid_t gone = fork();
+    train_place p;
+
+    if (gone == 0) _exit(0);
+    DT_ASSERT(gone > 0 && waitpid(gone, NULL, 0) == gone);
+    train_open(&p);
+    (void)COMMAND_ENDS(0, BEGIN(&p, "-m", p.model, "--steps", "1"));
+    for (size_t i = 0; i < DT_COUNT(left); i++) {
+        (void)snprintf(name, sizeof name, left[i], (long)gone);
+        dt_test_write_file(p.run, name, "half", 4);
+    }
+    (void)snprintf(name, sizeof name, left[0], (long)getpid());
+    dt_test_write_file(p.run, name, "half", 4);
+    dt_test_write_file(p.run, "notes.1-0.tmp", "mine", 4);
+    dt_test_write_file(p.run, "trace.json.tmp", "mine", 4);
+    (void)COMMAND_ENDS(0, RESUME(&p, "--steps", "2"));
+    DT_ASSERT_EQ_INT(dt_test_count_files(p.run, ".tmp"), 3);
+    DT_ASSERT(access(in_run(&p, name, path), F_OK) == 0);
+}
+
 DT_TEST(cli_train_folder, writes_no_model_to_where_a_link_leads)
 {
     char path[TRAIN_PATH_BYTES + 32], elsewhere[DT_TEST_PATH_BYTES];
