@@ -101,9 +101,14 @@ typedef struct dti_blocks_attr {
     int64_t local_begin;
 } dti_blocks_attr;
 
+enum { DTI_ROUTE_GROUPS = 32 }; /* of experts, at most */
+
 typedef struct dti_route_attr {
     int64_t k;         /* experts per token (route_ids) */
-    int64_t normalise; /* 1: weights of the chosen experts add up to 1 (route_weights) */
+    int64_t normalise; /* 1: weights of the chosen experts add up to 1 (route_weights), or to */
+    float scale;       /* that they are multiplied by; 0: 1 */
+    int32_t scores;    /* dt_route_scores */
+    int32_t n_groups, n_chosen_groups; /* as in dt_routing (route_ids) */
 } dti_route_attr;
 
 typedef struct dti_top_k_attr {

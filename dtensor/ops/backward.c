@@ -202,10 +202,14 @@ dt_tensor *dt_index_select_backward(dt_tape *t, dt_tensor *dy, int axis, dt_tens
 /* --- mixtures of experts ---------------------------------------------------------------------- */
 
 dt_tensor *dt_route_weights_backward(dt_tape *t, dt_tensor *dy, dt_tensor *logits, dt_tensor *ids,
-                                     bool normalise)
+                                     const dt_routing *routing)
 {
-    return dt_apply(t, &dti_op_route_weights_backward, &(dti_route_attr){ .normalise = normalise },
-                    3, (dt_tensor *[]){ narrowed(t, dy, logits), logits, ids });
+    const dti_route_attr attr = { .normalise = routing->normalise,
+                                  .scores = (int32_t)routing->scores,
+                                  .scale = (float)routing->scale };
+
+    return dt_apply(t, &dti_op_route_weights_backward, &attr, 3,
+                    (dt_tensor *[]){ narrowed(t, dy, logits), logits, ids });
 }
 
 void dt_experts_backward(dt_tape *t, dt_tensor *dy, const dt_experts_kept *kept,

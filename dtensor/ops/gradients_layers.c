@@ -162,8 +162,12 @@ BACKWARD(attention_lse)
 
 BACKWARD(route_weights)
 {
-    dx[0] = dt_route_weights_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1),
-                                      ((const dti_route_attr *)dt_node_attr(n))->normalise != 0);
+    const dti_route_attr *attr = dt_node_attr(n);
+    const dt_routing routing = { .normalise = attr->normalise != 0,
+                                 .scores = (dt_route_scores)attr->scores,
+                                 .scale = (double)attr->scale };
+
+    dx[0] = dt_route_weights_backward(t, dy[0], dt_node_in(n, 0), dt_node_in(n, 1), &routing);
 }
 
 BACKWARD(experts)

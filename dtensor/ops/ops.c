@@ -194,6 +194,22 @@ dt_tensor *dt_route_weights(dt_tape *t, dt_tensor *logits, dt_tensor *ids, bool 
                   ids);
 }
 
+void dt_route_tokens(dt_tape *t, dt_tensor *logits, const dt_routing *r, dt_tensor **ids,
+                     dt_tensor **weights)
+{
+    const dti_route_attr choice = { .k = r->n_chosen,
+                                    .scores = (int32_t)r->scores,
+                                    .n_groups = (int32_t)r->n_groups,
+                                    .n_chosen_groups = (int32_t)r->n_chosen_groups };
+    const dti_route_attr weight = { .normalise = r->normalise,
+                                    .scores = (int32_t)r->scores,
+                                    .scale = (float)r->scale };
+
+    *ids = dt_apply(t, r->bias != NULL ? &dti_op_route_ids_bias : &dti_op_route_ids, &choice,
+                    r->bias != NULL ? 2 : 1, (dt_tensor *[]){ logits, r->bias });
+    *weights = binary(t, &dti_op_route_weights, &weight, logits, *ids);
+}
+
 dt_tensor *dt_experts(dt_tape *t, dt_tensor *x, dt_tensor *ids, dt_tensor *weights,
                       dt_tensor *gate_up, dt_tensor *down)
 {

@@ -6,16 +6,35 @@
 #include "dtensor/kernels/attrs.h"
 #include "dtensor/ops/op_rules.h"
 
+/* Can a token's experts be chosen from groups of them? */
+static dt_status check_groups(const dti_route_attr *attr, int64_t n)
+{
+    const int64_t groups = attr->n_groups, best = attr->n_chosen_groups;
+
+    DT_CHECK(
+        groups > 1 && groups <= DTI_ROUTE_GROUPS && n % groups == 0 && n / groups >= 2, DT_ERR_ARG,
+        "route_ids: %lld experts in %lld groups; there are at most %d, of two experts or more, "
+        "as many in each",
+        (long long)n, (long long)groups, (int)DTI_ROUTE_GROUPS);
+    DT_CHECK(
+        best >= 1 && best <= groups && attr->k <= n / groups * best, DT_ERR_ARG,
+        "route_ids: %lld experts for each token of %lld groups, of %lld with %lld experts each",
+        (long long)attr->k, (long long)best, (long long)groups, (long long)(n / groups));
+    return DT_OK;
+}
+
 /* logits [..., e] -> ids [..., k] */
 dt_status dti_route_ids_extents(dt_op_shapes *call)
 {
-    const int64_t k = ((const dti_route_attr *)call->attr)->k;
+    const dti_route_attr *attr = call->attr;
     const dt_op_shape *x = &call->in[0];
+    const int64_t n = x->extent[x->n_axes - 1];
 
-    DT_CHECK(k >= 1 && k <= x->extent[x->n_axes - 1], DT_ERR_ARG,
-             "route_ids: %lld of %lld experts are asked for each token", (long long)k,
-             (long long)x->extent[x->n_axes - 1]);
-    call->out[0].extent[x->n_axes - 1] = k;
+    DT_CHECK(attr->k >= 1 && attr->k <= n, DT_ERR_ARG,
+             "route_ids: %lld of %lld experts are asked for each token", (long long)attr->k,
+             (long long)n);
+    if (attr->n_groups > 1) DT_TRY(check_groups(attr, n));
+    call->out[0].extent[x->n_axes - 1] = attr->k;
     return DT_OK;
 }
 

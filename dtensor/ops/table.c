@@ -201,6 +201,7 @@ ROW(attention_backward_sinks, "bth[r], h -> h",
                                               "fF>f", AXES, attention_backward_sinks, 0, 0, "3 bth")
 /* mixtures of experts: which experts, with which weights, and what they make of a token */
 ROW(route_ids,   "...[e] -> ...k",            "F>i", EXTENTS(route_ids),   route_ids,  0,                     ATTR(route), "1 ...e")
+ROW(route_ids_bias, "...[e], [e] -> ...k",    "Ff>i", EXTENTS(route_ids),  route_ids,  0,                     ATTR(route), "6 ...e")
 ROW(route_weights, "...[e], ...[k] -> ...[k]", "Fi>F", AXES,               route_weights, 0,                  ATTR(route), "4 ...e" GRADIENT(route_weights, IN(0) | IN(1)))
 ROW(experts,     "...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d]",
                                               "FiFFF>F", RULES(experts, experts), experts, ANY,               ATTR(experts), WORK(experts) GRADIENT(experts, OPERANDS))
@@ -358,6 +359,7 @@ const dt_op *const dti_op_table[] = {
     &dti_op_attention_backward_bias_segments,
     &dti_op_attention_backward_sinks,
     &dti_op_route_ids,
+    &dti_op_route_ids_bias,
     &dti_op_route_weights,
     &dti_op_experts,
     &dti_op_experts_packed,

@@ -125,6 +125,28 @@ DT_API dt_tensor *dt_route_ids(dt_tape *tape, dt_tensor *logits, int64_t k);
 DT_API dt_tensor *dt_route_weights(dt_tape *tape, dt_tensor *logits, dt_tensor *ids,
                                    bool normalise);
 
+/* Routing of other kinds. */
+typedef enum dt_route_scores {
+    DT_ROUTE_SOFTMAX, /* over all experts */
+    DT_ROUTE_SIGMOID  /* of each expert's logit */
+} dt_route_scores;
+
+typedef struct dt_routing {
+    int64_t n_chosen; /* experts for each token */
+    dt_route_scores scores;
+    dt_tensor *bias;  /* [e] f32, in which scores are corrected where experts are chosen; their
+                       * weights know nothing of it. NULL: none */
+    int64_t n_groups; /* the experts are so many groups of as many, and a token's are chosen from */
+    int64_t n_chosen_groups; /* so many: whose two largest scores add up to the most. 0 or 1: all */
+    bool normalise;          /* weights of a token's experts add up to 1, of sigmoids and 1e-20 */
+    double scale;            /* which is multiplied by this; 0: 1 */
+} dt_routing;
+
+/* logits [..., e] F -> ids [..., k] i32, largest score first, weights [..., k] F; scores in f32.
+ * Both are NULL after an error; DT_ERR_ARG for groups that there cannot be. */
+DT_API void dt_route_tokens(dt_tape *tape, dt_tensor *logits, const dt_routing *routing,
+                            dt_tensor **ids, dt_tensor **weights);
+
 /* x [..., d], ids and weights [..., k], gate_up [e, 2 f, d] with gate | up, down [e, d, f] ->
  * [..., d]: for each token the sum of weight * down (silu(gate x) * up x) over its experts, which
  * are different ones. A rank computes what it holds, whole experts (Shard(0) of both weights) or

@@ -91,10 +91,11 @@ DT_API dt_tensor *dt_cumsum_backward(dt_tape *tape, dt_tensor *dy, int axis);
 DT_API dt_tensor *dt_index_select_backward(dt_tape *tape, dt_tensor *dy, int axis, dt_tensor *ids,
                                            int64_t extent);
 
-/* dy [..., k] F, logits [..., e] F, ids [..., k], which are constants -> [..., e] F. Terms of a sum
- * pass in dy. */
+/* dy [..., k] F, logits [..., e] F, ids [..., k], which are constants -> [..., e] F, of weights
+ * that dt_route_tokens() made with these scores and scale, normalised or not. Terms of a sum pass
+ * in dy. */
 DT_API dt_tensor *dt_route_weights_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *logits,
-                                            dt_tensor *ids, bool normalise);
+                                            dt_tensor *ids, const dt_routing *routing);
 
 /* Operands of dt_experts() as they were given. */
 typedef struct dt_experts_kept {

@@ -192,7 +192,7 @@ DT_TEST(cuda_choices, experts_are_those_of_the_cpu)
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(route_shapes); s++) {
             const int64_t *shape = route_shapes[s];
-            const dti_route_attr attr = { shape[2], 0 };
+            const dti_route_attr attr = { .k = shape[2] };
             cr_case c = { .row = "route_ids",
                           .cpu = dti_route_ids_cpu,
                           .n_in = 1,
@@ -204,15 +204,54 @@ DT_TEST(cuda_choices, experts_are_those_of_the_cpu)
         }
 }
 
+/* By groups, by scores with a bias, by both; of logits whose scores are further apart than what e^x
+ * is off by. */
+DT_TEST(cuda_choices, experts_of_groups_are_those_of_the_cpu)
+{
+    static const struct {
+        int64_t shape[2];
+        dti_route_attr attr;
+    } rows[] = {
+        { { 7, 64 }, { .k = 8, .scores = DT_ROUTE_SIGMOID, .n_groups = 8, .n_chosen_groups = 4 } },
+        { { 3, 6 }, { .k = 2, .scores = DT_ROUTE_SIGMOID, .n_groups = 2, .n_chosen_groups = 1 } },
+        { { 5, 256 }, { .k = 8, .n_groups = 32, .n_chosen_groups = 3 } },
+        { { 4, 33 }, { .k = 33, .scores = DT_ROUTE_SIGMOID } },
+    };
+    CR_DEVICE d = cr_open();
+
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t s = 0; s < DT_COUNT(rows); s++)
+            for (int n_in = 1; n_in <= 2; n_in++) {
+                const int64_t *shape = rows[s].shape;
+                cr_case c = {
+                    .row = n_in == 2 ? "route_ids_bias" : "route_ids",
+                    .cpu = dti_route_ids_cpu,
+                    .n_in = n_in,
+                    .attr = &rows[s].attr,
+                    .out = { .dtype = DT_I32, .n_axes = 2, .shape = { shape[0], rows[s].attr.k } }
+                };
+                c.in[0] = kt_local(kt_floats[t], 2, shape);
+                for (int64_t i = 0; i < shape[0] * shape[1]; i++)
+                    dti_store_f32(c.in[0].data, kt_floats[t], i,
+                                  (float)((37 * i + 5 * (i / shape[1])) % shape[1]) / 64.0f - 2.0f);
+                if (n_in == 2) c.in[1] = kt_filled(DT_F32, 1, shape + 1, KT_UNIFORM, 9);
+                cr_run(&c, &d);
+            }
+}
+
 DT_TEST(cuda_choices, weights_are_within_units_of_the_cpu)
 {
     CR_DEVICE d = cr_open();
 
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(route_shapes); s++)
-            for (int64_t normalise = 0; normalise < 2; normalise++) {
+            for (int way = 0; way < 4; way++) {
                 const int64_t *shape = route_shapes[s], ids[] = { shape[0], shape[2] };
-                const dti_route_attr attr = { shape[2], normalise };
+                const dti_route_attr attr = { .k = shape[2],
+                                              .normalise = way & 1,
+                                              .scale = way > 1 ? 2.5f : 0.0f,
+                                              .scores =
+                                                  way > 1 ? DT_ROUTE_SIGMOID : DT_ROUTE_SOFTMAX };
                 cr_case c = {
                     .row = "route_weights",
                     .cpu = dti_route_weights_cpu,
@@ -235,7 +274,7 @@ DT_TEST(cuda_choices, an_expert_that_is_none_is_reported)
     static const int64_t shape[] = { 1, 4 };
     DT_ENDS(kt_release)
     dt_local ids = kt_local(DT_I32, 2, shape), x = kt_filled(DT_F32, 2, shape, KT_UNIFORM, 1);
-    const dti_route_attr attr = { 4, 1 };
+    const dti_route_attr attr = { .k = 4, .normalise = 1 };
     dt_local in[] = { x, ids }, out = x;
     const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = 2, .n_out = 1 };
     CR_DEVICE d = cr_open();

@@ -136,9 +136,13 @@ DT_TEST(cuda_experts_backward, of_routing_are_within_units_of_the_cpu)
 
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t s = 0; s < DT_COUNT(shapes); s++)
-            for (int64_t normalise = 0; normalise < 2; normalise++) {
+            for (int way = 0; way < 4; way++) {
                 const int64_t *n = shapes[s], chosen[] = { n[0], n[2] };
-                const dti_route_attr attr = { n[2], normalise };
+                const dti_route_attr attr = { .k = n[2],
+                                              .normalise = way & 1,
+                                              .scale = way > 1 ? 2.5f : 0.0f,
+                                              .scores =
+                                                  way > 1 ? DT_ROUTE_SIGMOID : DT_ROUTE_SOFTMAX };
                 cr_case c = { .row = "route_weights_backward",
                               .cpu = dti_route_weights_backward_cpu,
                               .n_in = 3,

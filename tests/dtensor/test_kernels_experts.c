@@ -21,9 +21,10 @@ DT_TEST(kernels_experts, the_largest_logits_choose_and_the_first_of_equals_wins)
                                     0,         -9, -9, 1e30f, 1,   /* 3 4 0 */
                                     -INFINITY, 4,  -1, 2,     5 }; /* 4 1 3 */
     const int64_t shape[] = { 4, 5 };
+    const dti_route_attr attr = { .k = 3 };
 
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++) {
-        kt_case c = { .name = "route_ids", .kernel = dti_route_ids_cpu, .n_in = 1 };
+        kt_case c = { .name = "route_ids", .kernel = dti_route_ids_cpu, .n_in = 1, .attr = &attr };
         c.in[0] = kt_local(kt_floats[t], 2, shape);
         for (int i = 0; i < 20; i++) dti_store_f32(c.in[0].data, kt_floats[t], i, logits[i]);
         c.out = (dt_local){ .dtype = DT_I32, .n_axes = 2, .shape = { 4, 3 } };
@@ -32,11 +33,50 @@ DT_TEST(kernels_experts, the_largest_logits_choose_and_the_first_of_equals_wins)
     }
 }
 
-static void run_weights(dt_dtype t, bool normalise, kt_fill fill)
+/* Two of three groups by the sum of their two best, then three experts of these; what a bias moves
+ * into a group counts there, and a lower group wins a tie. */
+static void check_groups(const kt_case *c, const void *got)
+{
+    static const int32_t plain[] = { 6, 5, 4, 0, 1, 2 }, biased[] = { 8, 5, 4, 8, 7, 0 };
+
+    DT_ASSERT(memcmp(got, c->n_in == 1 ? plain : biased, sizeof plain) == 0);
+}
+
+DT_TEST(kernels_experts, the_best_groups_are_chosen_from)
+{
+    static const float logits[] = { 0, 2, -3, -9, 3,
+                                    4, 5, -9, 1, /* two best of each: 1.38, 1.94, 1.72 */
+                                    1, 1, 1,  1,  1,
+                                    1, 1, 1,  1 }; /* equals: the first groups */
+    static const float bias[] = { 0, 0, 0, 0, 0, 0, -1, 0.5f, 2 };
+    const int64_t shape[] = { 2, 9 };
+    const dti_route_attr attr = {
+        .k = 3, .scores = DT_ROUTE_SIGMOID, .n_groups = 3, .n_chosen_groups = 2
+    };
+
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (int n_in = 1; n_in <= 2; n_in++) {
+            kt_case c = {
+                .name = "route_ids", .kernel = dti_route_ids_cpu, .n_in = n_in, .attr = &attr
+            };
+            c.in[0] = kt_local(kt_floats[t], 2, shape);
+            for (int i = 0; i < 18; i++) dti_store_f32(c.in[0].data, kt_floats[t], i, logits[i]);
+            if (n_in == 2) c.in[1] = kt_local(DT_F32, 1, shape + 1);
+            for (int i = 0; n_in == 2 && i < 9; i++)
+                dti_store_f32(c.in[1].data, DT_F32, i, bias[i]);
+            c.out = (dt_local){ .dtype = DT_I32, .n_axes = 2, .shape = { 2, 3 } };
+            c.check = check_groups;
+            kt_run(&c);
+        }
+}
+
+static void run_weights(dt_dtype t, bool normalise, bool sigmoid, kt_fill fill)
 {
     enum { ROWS = 6, E = 9, K = 3 };
     const int64_t shape[] = { ROWS, E }, ids_shape[] = { ROWS, K };
-    const dti_route_attr attr = { .normalise = normalise };
+    const dti_route_attr attr = { .normalise = normalise,
+                                  .scores = sigmoid ? DT_ROUTE_SIGMOID : DT_ROUTE_SOFTMAX,
+                                  .scale = sigmoid ? 2.5f : 0.0f };
     kt_case c = {
         .name = "route_weights", .kernel = dti_route_weights_cpu, .n_in = 2, .attr = &attr
     };
@@ -53,23 +93,25 @@ static void run_weights(dt_dtype t, bool normalise, kt_fill fill)
         for (int e = 0; e < E; e++) most = fmax(most, kt_get(&c.in[0], r * E + e));
         for (int e = 0; e < E; e++) sum += exp(kt_get(&c.in[0], r * E + e) - most);
         for (int i = r * K; i < (r + 1) * K; i++) {
-            c.want[i] = exp(kt_get(&c.in[0], r * E + ids[i]) - most) / sum;
+            const double x = kt_get(&c.in[0], r * E + ids[i]);
+            c.want[i] = sigmoid ? 1 / (1 + exp(-x)) : exp(x - most) / sum;
             chosen += c.want[i];
         }
         for (int i = r * K; i < (r + 1) * K; i++) {
             if (normalise) c.want[i] = chosen > 0 ? c.want[i] / chosen : NAN;
+            if (sigmoid) c.want[i] *= 2.5;
             c.slack[i] = 0x1p-20 * fabs(c.want[i]);
         }
     }
     kt_run(&c);
 }
 
-DT_TEST(kernels_experts, weights_are_the_softmax_over_all_experts)
+DT_TEST(kernels_experts, weights_are_the_softmax_over_all_experts_or_sigmoids)
 {
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
-        for (int normalise = 0; normalise < 2; normalise++) {
-            run_weights(kt_floats[t], normalise, KT_UNIFORM);
-            run_weights(kt_floats[t], normalise, KT_EQUAL);
+        for (int way = 0; way < 4; way++) {
+            run_weights(kt_floats[t], way & 1, way >> 1, KT_UNIFORM);
+            run_weights(kt_floats[t], way & 1, way >> 1, KT_EQUAL);
         }
 }
 

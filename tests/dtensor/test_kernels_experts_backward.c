@@ -25,11 +25,18 @@ DT_TEST(kernels_experts_backward, gradients_match_float64)
 
 /* --- routing ---------------------------------------------------------------------------------- */
 
-static void run_weights(dt_dtype t, bool normalise)
+static double score_of(double x, bool sigmoid)
+{
+    return sigmoid ? 1 / (1 + exp(-x)) : exp(x);
+}
+
+static void run_weights(dt_dtype t, bool normalise, bool sigmoid)
 {
     enum { ROWS = 6, E = 9, K = 3 };
     const int64_t shape[] = { ROWS, E }, k_shape[] = { ROWS, K };
-    const dti_route_attr attr = { .normalise = normalise };
+    const dti_route_attr attr = { .normalise = normalise,
+                                  .scores = sigmoid ? DT_ROUTE_SIGMOID : DT_ROUTE_SOFTMAX,
+                                  .scale = sigmoid ? 2.5f : 0.0f };
     kt_case c = { .name = "route_weights_backward",
                   .kernel = dti_route_weights_backward_cpu,
                   .n_in = 3,
@@ -48,12 +55,15 @@ static void run_weights(dt_dtype t, bool normalise)
         for (int e = 0; e < E; e++) {
             bool chosen = false;
             for (int i = r * K; i < (r + 1) * K; i++) chosen = chosen || ids[i] == e;
-            if (chosen || !normalise) sum += exp(kt_get(&c.in[1], r * E + e));
+            if (chosen || !normalise) sum += score_of(kt_get(&c.in[1], r * E + e), sigmoid);
         }
-        for (int i = r * K; i < (r + 1) * K; i++)
-            along += kt_get(&c.in[0], i) * exp(kt_get(&c.in[1], r * E + ids[i])) / sum;
+        if (sigmoid && !normalise) sum = 1;
+        for (int i = r * K; i < (r + 1) * K && (normalise || !sigmoid); i++)
+            along +=
+                kt_get(&c.in[0], i) * score_of(kt_get(&c.in[1], r * E + ids[i]), sigmoid) / sum;
         for (int e = 0; e < E; e++) {
-            const double p = exp(kt_get(&c.in[1], r * E + e)) / sum;
+            const double s = score_of(kt_get(&c.in[1], r * E + e), sigmoid);
+            const double p = (sigmoid ? 2.5 * s * (1 - s) : s) / sum;
             double d = 0;
             bool chosen = false;
             for (int i = r * K; i < (r + 1) * K; i++)
@@ -61,7 +71,7 @@ static void run_weights(dt_dtype t, bool normalise)
                     d = kt_get(&c.in[0], i);
                     chosen = true;
                 }
-            c.want[r * E + e] = chosen || !normalise ? p * (d - along) : 0.0;
+            c.want[r * E + e] = chosen || (!normalise && !sigmoid) ? p * (d - along) : 0.0;
             c.slack[r * E + e] = 0x1p-20;
         }
     }
@@ -71,6 +81,5 @@ static void run_weights(dt_dtype t, bool normalise)
 DT_TEST(kernels_experts_backward, of_routing_match_float64)
 {
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
-        for (int normalise = 0; normalise < 2; normalise++)
-            run_weights(kt_floats[t], normalise != 0);
+        for (int way = 0; way < 4; way++) run_weights(kt_floats[t], way & 1, way >> 1);
 }

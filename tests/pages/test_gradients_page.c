@@ -11,7 +11,8 @@
 /* Rows that a gradient cannot pass, without those of gradients, whose names have "backward". */
 static const char *const no_backward[] = {
     /* choices and counts: there is no slope */
-    "compare", "argmax_key", "argmax_id", "top_k_keys", "top_k", "route_ids", "count_targets",
+    "compare", "argmax_key", "argmax_id", "top_k_keys", "top_k", "route_ids", "route_ids_bias",
+    "count_targets",
     /* parts of a row that has one, caches, tables, sums of gradients */
     "attention", "attention_bias", "attention_sinks", "attention_bias_sinks", "attention_stats",
     "cross_entropy_sums", "kv_write", "rope_table", "accumulate",

@@ -166,7 +166,7 @@ dt_status dti_min_cpu(const dt_kargs *a);
 dt_status dti_add_scalar_cpu(const dt_kargs *a);
 dt_status dti_mul_scalar_cpu(const dt_kargs *a);
 
-/* Mixtures of experts (experts.c). route_attr for the first two. */
+/* Mixtures of experts (routes.c, experts.c). route_attr for the first two. */
 dt_status dti_route_ids_cpu(const dt_kargs *a);
 dt_status dti_route_weights_cpu(const dt_kargs *a);
 dt_status dti_experts_cpu(const dt_kargs *a);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A mixture of experts: which ones a token goes to, and what they make of it.
+ * A mixture of experts: what those make of a token that it goes to.
  *
  *   y[t] = sum over slots s of weights[t, s] down_e (silu(gate_e x[t]) up_e x[t]), e = ids[t, s]
  *
@@ -9,118 +9,9 @@
  * once. */
 #include "dtensor/kernels/cpu/experts.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/dtype.h"
-
-/* --- routing ---------------------------------------------------------------------------------- */
-
-/* The largest of `n` that is not among the first `taken` of `ids`; the first one of equals. */
-static int32_t next_best(const float *x, int64_t n, const int32_t *ids, int64_t taken)
-{
-    int32_t best = -1;
-
-    for (int32_t e = 0; e < n; e++) {
-        bool is_new = true;
-        for (int64_t i = 0; i < taken; i++) is_new = is_new && ids[i] != e;
-        if (is_new && (best < 0 || x[e] > x[best] || (isnan(x[e]) && !isnan(x[best])))) best = e;
-    }
-    return best;
-}
-
-/* logits [..., E] F -> ids [..., k] i32: experts of the k largest, largest first. route_attr. */
-dt_status dti_route_ids_cpu(const dt_kargs *a)
-{
-    const dt_local *x = &a->in[0];
-    const int64_t n = x->shape[x->n_axes - 1], k = a->out[0].shape[x->n_axes - 1];
-    const int64_t rows = dti_rows(x), bytes = (int64_t)dt_dtype_size(x->dtype);
-    int32_t *ids = a->out[0].data;
-    const dti_row_ops *ops;
-    void *row;
-
-    DT_TRY(dti_cpu_rows(a->cpu, "route_ids", x, &ops));
-    DT_TRY(dti_cpu_scratch(a->cpu, (size_t)n * sizeof(float), &row));
-    for (int64_t r = 0; r < rows; r++) {
-        ops->load(row, (const char *)x->data + r * n * bytes, n);
-        for (int64_t i = 0; i < k; i++) ids[r * k + i] = next_best(row, n, ids + r * k, i);
-    }
-    return DT_OK;
-}
-
-/* logits [..., E] F, ids [..., k] i32 -> [..., k] F: softmax over all experts in f32, of the chosen
- * ones; divided by their sum if the attribute says so; rounds once. route_attr. */
-dt_status dti_route_weights_cpu(const dt_kargs *a)
-{
-    const dti_route_attr *attr = a->attr;
-    const dt_local *x = &a->in[0], *y = &a->out[0];
-    const int64_t n = x->shape[x->n_axes - 1], k = y->shape[x->n_axes - 1];
-    const int64_t rows = dti_rows(x), bytes = (int64_t)dt_dtype_size(x->dtype);
-    const int32_t *ids = a->in[1].data;
-    const dti_row_ops *ops;
-    float *row, *out;
-    void *scratch;
-
-    DT_TRY(dti_cpu_rows(a->cpu, "route_weights", x, &ops));
-    DT_TRY(dti_cpu_scratch(a->cpu, (size_t)(n + k) * sizeof(float), &scratch));
-    row = scratch;
-    out = row + n;
-    for (int64_t r = 0; r < rows; r++) {
-        float largest = -INFINITY, sum = 0.0f, chosen = 0.0f;
-        ops->load(row, (const char *)x->data + r * n * bytes, n);
-        for (int64_t e = 0; e < n; e++) largest = fmaxf(largest, row[e]);
-        for (int64_t e = 0; e < n; e++) sum += row[e] = expf(row[e] - largest);
-        for (int64_t i = 0; i < k; i++) {
-            const int32_t e = ids[r * k + i];
-            DT_CHECK(e >= 0 && e < n, DT_ERR_ARG, "route_weights: expert %d of %lld", e,
-                     (long long)n);
-            chosen += out[i] = row[e] / sum;
-        }
-        for (int64_t i = 0; i < k && attr->normalise != 0; i++) out[i] /= chosen;
-        ops->store((char *)y->data + r * k * bytes, out, k);
-    }
-    return DT_OK;
-}
-
-/* logits [..., E] F, ids [..., k] i32, dy [..., k] F before them -> [..., E] F: of p, the softmax
- * over all experts, p_e (sum of dy at e - sum of dy p), or with weights w that add up to 1 the same
- * of the chosen experts alone; rounds once. route_attr. */
-dt_status dti_route_weights_backward_cpu(const dt_kargs *a)
-{
-    const dti_route_attr *attr = a->attr;
-    const dt_local *dy = &a->in[0], *x = &a->in[1], *dx = &a->out[0];
-    const int64_t n = x->shape[x->n_axes - 1], k = dy->shape[x->n_axes - 1];
-    const int64_t rows = dti_rows(x), bytes = (int64_t)dt_dtype_size(x->dtype);
-    const int32_t *ids = a->in[2].data;
-    const dti_row_ops *ops;
-    float *p, *d, *out;
-    void *scratch;
-
-    DT_TRY(dti_cpu_rows(a->cpu, "route_weights_backward", x, &ops));
-    DT_TRY(dti_cpu_scratch(a->cpu, (size_t)(2 * n + k) * sizeof(float), &scratch));
-    p = scratch;
-    out = p + n;
-    d = out + n;
-    for (int64_t r = 0; r < rows; r++, ids += k) {
-        float largest = -INFINITY, sum = 0.0f, chosen = 0.0f, along = 0.0f;
-        ops->load(p, (const char *)x->data + r * n * bytes, n);
-        ops->load(d, (const char *)dy->data + r * k * bytes, k);
-        for (int64_t e = 0; e < n; e++) largest = fmaxf(largest, p[e]);
-        for (int64_t e = 0; e < n; e++) sum += p[e] = expf(p[e] - largest);
-        for (int64_t i = 0; i < k; i++) {
-            DT_CHECK(ids[i] >= 0 && ids[i] < n, DT_ERR_ARG,
-                     "route_weights_backward: expert %d of %lld", ids[i], (long long)n);
-            chosen += p[ids[i]];
-        }
-        if (attr->normalise != 0) sum = chosen;
-        for (int64_t i = 0; i < k; i++) along += d[i] * (p[ids[i]] / sum);
-        for (int64_t e = 0; e < n; e++) out[e] = attr->normalise != 0 ? 0.0f : -p[e] / sum * along;
-        for (int64_t i = 0; i < k; i++)
-            out[ids[i]] += p[ids[i]] / sum * (attr->normalise != 0 ? d[i] - along : d[i]);
-        ops->store((char *)dx->data + r * n * bytes, out, n);
-    }
-    return DT_OK;
-}
 
 /* --- slots ------------------------------------------------------------------------------------ */
 

@@ -72,6 +72,7 @@
     ROW(kv_write_paged) \
     ROW(attention_paged) \
     ROW(route_ids) \
+    ROW(route_ids_bias) \
     ROW(route_weights) \
     ROW(experts) \
     ROW(slice) \
