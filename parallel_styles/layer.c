@@ -142,7 +142,7 @@ static dt_status check_value(const dt_layer *layer, int param, dt_tensor *value)
              info.name, dt_layer_style(layer)->name);
     if (dti_param_dtype(&info, DT_BF16) != DT_BF16) { /* not the model's */
         DT_CHECK(dtype == dti_param_dtype(&info, DT_BF16), DT_ERR_SHAPE,
-                 "%s.%s is %s: by how the weight is packed it is %s", layer->name, info.name,
+                 "%s.%s is %s: in every model it is %s", layer->name, info.name,
                  dt_dtype_name(dtype), dt_dtype_name(dti_param_dtype(&info, DT_BF16)));
         return DT_OK;
     }
@@ -152,8 +152,7 @@ static dt_status check_value(const dt_layer *layer, int param, dt_tensor *value)
     for (int p = 0; p < layer->n_params; p++) {
         const dt_tensor *other = dt_layer_param(layer, p); /* NULL: it has none */
         DT_CHECK(
-            p == param || other == NULL || dt_tensor_dtype(other) == DT_U8 ||
-                dt_tensor_dtype(other) == dtype,
+            p == param || other == NULL || !is_models(layer, p) || dt_tensor_dtype(other) == dtype,
             DT_ERR_SHAPE, "%s.%s is %s, but the layer has a parameter in %s: convert one of them",
             layer->name, info.name, dt_dtype_name(dtype), dt_dtype_name(dt_tensor_dtype(other)));
     }

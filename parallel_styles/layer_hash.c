@@ -45,10 +45,10 @@ static uint64_t of_kind(uint64_t hash, const dt_layer_kind *k)
         hash = number(hash, k->ids | (k->forward != NULL) << 1 | (k->check != NULL) << 2 |
                                 (k->merged != NULL) << 3);
         for (int p = 0; p < DT_LAYER_MAX_PARAMS && k->params[p].name != NULL; p++)
-            hash =
-                number(dti_hash_text(dti_hash_text(hash, k->params[p].name), k->params[p].axes),
-                       k->params[p].optional | k->params[p].frozen << 1 | k->params[p].added << 2 |
-                           k->params[p].bare << 3 | k->params[p].adapter << 4);
+            hash = number(dti_hash_text(dti_hash_text(hash, k->params[p].name), k->params[p].axes),
+                          k->params[p].optional | k->params[p].frozen << 1 |
+                              k->params[p].added << 2 | k->params[p].bare << 3 |
+                              k->params[p].adapter << 4 | k->params[p].wide << 5);
         for (int s = 0; s < dti_kind_n_states(k); s++)
             hash = dti_hash_text(dti_hash_text(hash, k->states[s].name), k->states[s].axes);
     }

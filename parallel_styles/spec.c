@@ -66,6 +66,7 @@ dt_param_info dt_spec_param(const dt_layer_spec *spec, int param)
     info.n_axes = (int)strlen(own->axes);
     info.heads = spec->heads;
     info.frozen = own->frozen;
+    info.wide = own->wide;
     info.bare = own->bare;
     info.adapter = own->adapter;
     info.reversed = spec->reversed && param == 0;
@@ -106,7 +107,7 @@ int dti_packed_param(const dt_layer *layer, dt_packed part)
 
 dt_dtype dti_param_dtype(const dt_param_info *info, dt_dtype model)
 {
-    if (info->packed == DT_PACKED_SCALES && info->packing.wide) return DT_F32;
+    if (info->wide || (info->packed == DT_PACKED_SCALES && info->packing.wide)) return DT_F32;
     return info->packed == DT_PACKED_CODES || info->packed == DT_PACKED_ZEROS ? DT_U8 : model;
 }
 

@@ -46,10 +46,10 @@ from safetensors.torch import load_file, save_file
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText,
                           Cohere2Config, CohereConfig, CwmConfig, Ernie4_5Config, Exaone4Config,
                           FalconConfig, Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig,
-                          Glm4Config, GlmConfig, GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig,
+                          Glm4Config, Glm4MoeConfig, GlmConfig, GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig,
                           GPTJConfig, GPTNeoConfig, GPTNeoXConfig, GraniteConfig, LlamaConfig,
-                          LogitsProcessor, LogitsProcessorList, MinistralConfig, Mistral3Config,
-                          MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, Phi3Config,
+                          LogitsProcessor, LogitsProcessorList, Ministral3Config, MinistralConfig,
+                          Mistral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, Phi3Config,
                           PhiConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig,
                           SeedOssConfig, SmolLM3Config, StableLmConfig, Starcoder2Config)
 
@@ -573,6 +573,54 @@ FIXTURES = {
         "sliding_window": 20, "attention_bias": True,
         "layer_types": ["full_attention", "sliding_attention", "full_attention"],
     }, 13, "float32", "sizes that no rank count divides; one KV head; layers by layer_types; biases"),
+    "ministral3/base": (Ministral3Config, {
+        "vocab_size": 92, "hidden_size": 32, "intermediate_size": 46, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+        "max_position_embeddings": 64, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4, "beta_fast": 2.0, "beta_slow": 0.5,
+            "original_max_position_embeddings": 8},
+    }, 12, "bfloat16", "queries that grow with their positions, in eight steps; YaRN; stored in bf16"),
+    "ministral3/uneven": (Ministral3Config, {
+        "vocab_size": 131, "hidden_size": 30, "intermediate_size": 43, "num_hidden_layers": 2,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 8,
+        "max_position_embeddings": 64, "sliding_window": 20, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1000.0, "factor": 2.0, "mscale": 1.0,
+            "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 32},
+    }, 13, "float32", "sizes that no rank count divides; queries grow behind the prompt; a window"),
+    "ministral3/multimodal": (Mistral3Config, {
+        "vocab_size": 90,
+        "text_config": {
+            "model_type": "ministral3", "vocab_size": 90, "hidden_size": 32,
+            "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 6, "max_position_embeddings": 64,
+            "rope_parameters": {
+                "type": "yarn", "rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0,
+                "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+                "original_max_position_embeddings": 16}, **NO_SPECIAL},
+        "vision_config": {
+            "model_type": "pixtral", "hidden_size": 8, "intermediate_size": 8, "head_dim": 4,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4},
+        "image_token_index": 89, "tie_word_embeddings": False,
+    }, 11, "float32", "the text part of a mistral3 checkpoint"),
+    "glm4_moe/base": (Glm4MoeConfig, {
+        "vocab_size": 96, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "use_qk_norm": True,
+        "attention_bias": True, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 3,
+        "topk_group": 2, "moe_intermediate_size": 20, "routed_scaling_factor": 1.5,
+        "first_k_dense_replace": 2, "max_position_embeddings": 64,
+    }, 8, "bfloat16", "experts of two groups in three by sigmoids that a bias corrects, their weights "
+                      "scaled; an expert that all tokens pass; the first layers dense; half of a head "
+                      "rotates; norms of heads; stored in bf16"),
+    "glm4_moe/uneven": (Glm4MoeConfig, {
+        "vocab_size": 83, "hidden_size": 30, "intermediate_size": 41, "num_hidden_layers": 3,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 10, "n_routed_experts": 5,
+        "num_experts_per_tok": 3, "moe_intermediate_size": 19, "n_shared_experts": 2,
+        "norm_topk_prob": False, "max_position_embeddings": 64, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.6},
+    }, 8, "float32", "sizes and experts that no rank count divides; all experts in one tensor; two that all "
+                     "tokens pass; no groups; weights of experts not renormalised"),
 }
 
 
@@ -607,6 +655,14 @@ def randomise(model, seed, gain):
                 soft = 0.5 if "attention.q_proj" in name or "attention.k_proj" in name else 1.0
                 turned = isinstance(model, GPT2LMHeadModel) and "lm_head" not in name
                 p.copy_(soft * gain * noise / math.sqrt(p.shape[0 if turned else -1]))
+        for _, b in corrections(model):
+            b.copy_(0.2 * torch.randn(b.shape, generator=generator))
+
+
+def corrections(model):
+    """Routers that correct their choices by a bias, and it: f32 in every model."""
+    return [(m, m.e_score_correction_bias) for m in model.modules()
+            if hasattr(m, "e_score_correction_bias")]
 
 
 def auto_class(model_type):
@@ -619,7 +675,11 @@ def build(name, seed, gain):
     config = config_class(**{**NO_SPECIAL, **keys})
     model = auto_class(config.model_type).from_config(config)
     randomise(model, seed, gain)
-    return model.to(getattr(torch, dtype))
+    biases = [(m, b.clone()) for m, b in corrections(model)]
+    model = model.to(getattr(torch, dtype))
+    for m, b in biases:
+        m.e_score_correction_bias = b
+    return model
 
 
 def write_checkpoint(name, model, folder):
@@ -634,7 +694,7 @@ def write_checkpoint(name, model, folder):
             break
     for f in files:
         os.chmod(os.path.join(folder, f), 0o644)
-    if name in ("qwen3_moe/uneven", "mixtral/uneven", "qwen2_moe/uneven"):
+    if name in ("qwen3_moe/uneven", "mixtral/uneven", "qwen2_moe/uneven", "glm4_moe/uneven"):
         save_file(model.state_dict(), os.path.join(folder, "model.safetensors"), {"format": "pt"})
     if name in OLD_SPELLING:
         spell_as_version_4(os.path.join(folder, "config.json"))
@@ -675,12 +735,26 @@ def load(folder, dtype):
 def forward(model, prompt):
     """Logits [T, V], and what each router of a mixture of experts said: [(logits, indices)]."""
     said = []
-    hooks = [m.register_forward_hook(lambda _, __, out: said.append((out[0], out[2])))
-             for m in model.modules() if type(m).__name__.endswith("TopKRouter")]
+    hooks = [m.register_forward_hook(lambda m, _, out: said.extend(choices(m, out[0], out[2])))
+             for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
     logits = model(prompt[None]).logits[0]
     for h in hooks:
         h.remove()
     return logits, said
+
+
+def choices(router, logits, chosen):
+    """What a router chooses by and what it chose: logits and experts; of one that corrects scores,
+    these, of the groups that it chose before, and the groups."""
+    if not hasattr(router, "e_score_correction_bias"):
+        return [(logits, chosen)]
+    scores = logits.sigmoid() + router.e_score_correction_bias
+    groups = scores.view(len(scores), router.num_group, -1)
+    sums = groups.topk(2).values.sum(-1)
+    best = sums.topk(router.topk_group).indices
+    kept = torch.zeros_like(sums).scatter(1, best, 1).bool()[..., None].expand_as(groups)
+    scores = groups.masked_fill(~kept, scores.min() - 1).flatten(1)
+    return [(scores, chosen)] + ([(sums, best)] if router.topk_group < router.num_group else [])
 
 
 def routing_gap(model, half, prompt):

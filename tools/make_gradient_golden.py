@@ -117,7 +117,7 @@ def draw(models, vocab, rows, length, generator):
 
 
 def is_routed(model):
-    return any(type(m).__name__.endswith("TopKRouter") for m in model.modules())
+    return any(type(m).__name__.lower().endswith("topkrouter") for m in model.modules())
 
 
 @torch.no_grad()
@@ -186,18 +186,19 @@ def gradients(model, tokens, targets):
     loss = loss_of(model, tokens, targets)
     loss.backward()
     missing = {n for n, p in model.named_parameters() if p.grad is None}
-    assert all(map(is_vision, missing)), missing
+    assert all(map(is_left_out, missing)), missing
     return loss.item(), {n: p.grad.double() for n, p in model.named_parameters()
                          if p.grad is not None}
 
 
-def is_vision(name):
-    return "vision" in name or "multi_modal" in name
+def is_left_out(name):
+    """What no token reaches, and what corrects a router's choices, which is no parameter."""
+    return any(word in name for word in ("vision", "multi_modal", "e_score_correction_bias"))
 
 
 def as_in_files(grads, folder):
     """The same under the names, and in the shapes, of the checkpoint's files."""
-    there = {n: s for n, s in names_and_shapes(folder).items() if not is_vision(n)}
+    there = {n: s for n, s in names_and_shapes(folder).items() if not is_left_out(n)}
     if not set(grads) <= set(there):  # saved like weights, they are named like weights
         carrier = load(folder, torch.float64)
         with torch.no_grad():
@@ -206,7 +207,7 @@ def as_in_files(grads, folder):
         with tempfile.TemporaryDirectory() as saved:
             carrier.save_pretrained(saved)
             grads = load_file(os.path.join(saved, "model.safetensors"))
-        grads = {n: g for n, g in grads.items() if not is_vision(n)}
+        grads = {n: g for n, g in grads.items() if not is_left_out(n)}
     assert {n: tuple(g.shape) for n, g in grads.items()} == there
     assert all(g.dtype == torch.float64 and torch.isfinite(g).all() for g in grads.values())
     return grads

@@ -47,6 +47,7 @@ typedef struct dt_kind_param {
     const char *axes; /* a letter for each axis: "oi" */
     bool optional;    /* a layer has it if its spec's `with` names it */
     bool frozen;      /* training leaves it as it is */
+    bool wide;        /* f32 in every model */
     bool added;       /* a term of the result, [columns]: where forward gives terms of a sum over
                        * ranks it leaves this one out, and the layer adds it once, to the sum */
     bool bare;        /* in files it is called as the layer is, without its own name */

@@ -102,7 +102,7 @@ typedef struct dt_param_info {
     dt_head_counts heads;
     dt_axis_blocks blocks[DT_PARAM_MAX_AXES]; /* of each axis; n 0: one piece */
     bool reversed;                            /* as in dt_layer_spec */
-    bool frozen, bare, adapter;               /* as in dt_kind_param */
+    bool frozen, wide, bare, adapter;         /* as in dt_kind_param */
     const char *parts[2];                     /* as in dt_layer_spec */
     int64_t step[DT_PARAM_MAX_AXES];          /* of each axis, as in dt_layer_spec */
     dt_packed packed;                         /* its last axis counts bytes of codes, or groups */
@@ -178,7 +178,8 @@ DT_API double dt_layer_flops(const dt_layer *layer);                /* for each 
 
 /**
  * Gives a layer one of its parameters. It must lie on the list's mesh and have the global shape of
- * the spec, the layout that was decided, and a float dtype, the same for all parameters of a layer.
+ * the spec, the layout that was decided, and a float dtype, the same for all parameters of a layer
+ * but those that are `wide`.
  *
  * Collective  no.
  * Ownership   takes a reference of its own. Layers tied to this one see it at once.

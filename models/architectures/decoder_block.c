@@ -361,6 +361,7 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
         q = turned(m, t, q, rope);
         k = turned(m, t, k, rope);
     }
+    if (m->rope[0].query_factors != NULL) q = dt_mul(t, q, at->in->tables[DTI_MAX_ROPES]);
     a = dt_cached_attention(t, at->pass, at->i, q, k, v, &b->attention);
     return dt_layer_forward(t, b->o, a);
 }
@@ -443,6 +444,7 @@ void dti_decoder_tables(const void *self, dt_tape *t, const dt_model_pass *pass,
         tables[i] = dti_rope_table(t, &m->rope[i], pass, dtype);
         if (wide) tables[i] = dt_cast(t, tables[i], DT_F32);
     }
+    tables[DTI_MAX_ROPES] = dti_rope_query_factors(t, &m->rope[0], pass, m->info.dtype);
 }
 
 dt_tensor *dti_decoder_block(const void *self, dt_tape *t, const dt_model_pass *pass, int64_t i,

@@ -62,11 +62,21 @@ typedef struct dti_block {
 typedef struct dti_moe {
     int64_t n_experts, n_chosen, ff;
     bool normalise;                /* weights of the chosen experts add up to 1 */
+    bool corrected;                /* its router has f32 logits and a bias for choices, */
+    dt_routing routing;            /* and more is said here than those two */
     const char *key;               /* in config.json of n_experts, "num_experts"; and of ff, */
     const char *ff_key, *both_key; /* "moe_intermediate_size", "2 * ..." */
-    const char *parts[3]; /* gate, up and down of one expert in files; NULL: as they are here */
-    int64_t shared;       /* width of what every token passes beside them; 0: nothing */
+    const char *parts[3];    /* gate, up and down of one expert in files; NULL: as they are here */
+    int64_t shared;          /* width of what every token passes beside them; 0: nothing */
+    const char *shared_name; /* "mlp.shared_experts"; NULL: mlp.shared_expert, which has a gate */
 } dti_moe;
+
+/* What DeepSeek-V3's kind of mixture has where config.json has no such key. */
+typedef struct dti_moe_defaults {
+    int64_t n_experts, n_chosen, ff, n_groups, n_chosen_groups;
+    int64_t dense; /* blocks before the first that has experts */
+    double scale;  /* of weights */
+} dti_moe_defaults;
 
 /* What holds where config.json has no such key, and how it spells some. */
 typedef struct dti_decoder_defaults {
@@ -148,6 +158,11 @@ dt_status dti_qwen_windows(dti_decoder *m, const dt_config *config) DT_MUST_USE;
 /* "num_experts_per_tok" of the experts that `key` counts. */
 dt_status dti_moe_read(dti_moe *moe, const dt_config *config, const char *key, int64_t n_experts,
                        int64_t n_chosen) DT_MUST_USE;
+
+/* The mixture of DeepSeek-V3 and its kin: sigmoids of f32 logits, a bias that corrects choices,
+ * groups, experts beside them that every token passes; which blocks have it. */
+dt_status dti_moe_read_corrected(dti_decoder *m, const dt_config *config,
+                                 const dti_moe_defaults *defaults) DT_MUST_USE;
 
 /* A block's mixture of experts (moe.c): its layers, and what it makes of n [B, T, D]. */
 dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder *builder,

@@ -138,9 +138,27 @@ static dt_status make_frequencies(const dti_rope *rope, int64_t length, dt_mesh 
     return st;
 }
 
+/* In f32, as Transformers does. */
+static dt_status make_query_factors(dti_rope *rope, dt_mesh *mesh)
+{
+    const dt_placement whole[DT_MAX_DIMS] = { { 0 } };
+    const int64_t shape[] = { rope->n_query_factors, 1 };
+    float *factors;
+    dt_status st;
+
+    DT_TRY(dti_alloc_array((size_t)shape[0], sizeof *factors, (void **)&factors));
+    for (int64_t p = 0; p < shape[0]; p++)
+        factors[p] = 1.0f + (float)rope->query_growth *
+                                logf(1.0f + floorf((float)p / (float)rope->original_positions));
+    st = dt_from_local(mesh, whole, DT_F32, 2, shape, factors, &rope->query_factors);
+    dti_free(factors);
+    return st;
+}
+
 dt_status dti_rope_prepare(dti_rope *rope, dt_mesh *mesh)
 {
     DT_TRY(make_frequencies(rope, 0, mesh, &rope->inv_freq));
+    if (rope->n_query_factors > 0) DT_TRY(make_query_factors(rope, mesh));
     if (rope->type == DTI_ROPE_LONGROPE)
         DT_TRY(make_frequencies(rope, INT64_MAX, mesh, &rope->long_inv_freq));
     return DT_OK;
@@ -150,9 +168,21 @@ void dti_rope_release(dti_rope *rope)
 {
     dt_tensor_release(&rope->inv_freq);
     dt_tensor_release(&rope->long_inv_freq);
+    dt_tensor_release(&rope->query_factors);
     dti_free(rope->short_factor);
     dti_free(rope->long_factor);
     rope->short_factor = rope->long_factor = NULL;
+}
+
+dt_tensor *dti_rope_query_factors(dt_tape *t, const dti_rope *rope, const dt_model_pass *pass,
+                                  dt_dtype dtype)
+{
+    dt_tensor *x;
+
+    if (rope->query_factors == NULL) return NULL;
+    x = dt_cast(t, dt_embedding(t, pass->positions, rope->query_factors), dtype);
+    if (x == NULL) return NULL;
+    return dt_reshape(t, x, 4, (int64_t[]){ dt_tensor_extent(x, 0), dt_tensor_extent(x, 1), 1, 1 });
 }
 
 /* Frequencies for a length that only this pass has. */

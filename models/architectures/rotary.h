@@ -32,6 +32,11 @@ typedef struct dti_rope {
     float *short_factor, *long_factor;        /* longrope [(dim + 1) / 2]: up to
                                                * original_positions, and beyond */
     dt_tensor *inv_freq, *long_inv_freq;      /* once prepared; the second of longrope only */
+    double query_growth;      /* queries of position p are multiplied by 1 + this * ln(1 + whole
+                                * parts of p / original_positions); 0: they are not */
+    int64_t n_query_factors;  /* positions that there are, where some are multiplied by more than
+                                * 1; 0: none */
+    dt_tensor *query_factors; /* of each position, once prepared; NULL: none */
 } dti_rope;
 
 /* How an architecture spells rotary positions. */
@@ -44,6 +49,7 @@ typedef struct dti_rope_keys {
     double part;             /* where it is absent; 0: 1 */
     const char *columns_key; /* of so many columns in place of a part; NULL: none */
     int64_t columns;         /* where it is absent */
+    bool grows;              /* queries grow with their positions (llama_4_scaling_beta) */
     double original; /* original_max_position_embeddings where the root has none; 0: what the
                             * parameters say, or max_position_embeddings */
 } dti_rope_keys;
@@ -81,6 +87,10 @@ bool dti_rope_repeats(const dti_rope *rope);
 /* Makes the frequencies as tensors on `mesh`. */
 dt_status dti_rope_prepare(dti_rope *rope, dt_mesh *mesh) DT_MUST_USE;
 void dti_rope_release(dti_rope *rope);
+
+/* What queries of the pass's tokens are multiplied by, [B, T, 1, 1] in `dtype`; NULL: nothing. */
+dt_tensor *dti_rope_query_factors(dt_tape *t, const dti_rope *rope, const dt_model_pass *pass,
+                                  dt_dtype dtype);
 
 /* Cosines and sines of the pass's tokens, [B, T, dim] in `dtype`. */
 dt_tensor *dti_rope_table(dt_tape *t, const dti_rope *rope, const dt_model_pass *pass,

@@ -192,6 +192,18 @@ static dt_status read_longrope(const reader *r)
     return read_factors(r, "long_factor", &rope->long_factor);
 }
 
+/* In f32 as Transformers does. */
+static dt_status read_growth(const reader *r, const dt_config *parameters)
+{
+    dti_rope *rope = r->rope;
+
+    DT_TRY(dti_json_number(parameters, "llama_4_scaling_beta", 0.0, 1e3, &rope->query_growth));
+    if (rope->original_positions < 1.0) DT_TRY(read_original(r));
+    if (rope->query_growth > 0.0 && rope->original_positions < (double)r->info->max_positions)
+        rope->n_query_factors = r->info->max_positions;
+    return DT_OK;
+}
+
 static dt_status read_nothing(const reader *r)
 {
     (void)r;
@@ -288,6 +300,7 @@ dt_status dti_rope_read_parameters(const dt_config *config, const dt_config *par
     DT_TRY_TO(fail, st, read_theta(&r));
     DT_TRY_TO(fail, st, read_width(&r));
     if (dt_config_is_set(parameters)) DT_TRY_TO(fail, st, read_type(&r));
+    if (r.keys->grows) DT_TRY_TO(fail, st, read_growth(&r, parameters));
     DT_TRY_TO(fail, st, say(&r, config));
     return DT_OK;
 

@@ -74,13 +74,24 @@ DT_TEST(cuda_golden, olmo2)
     check("olmo2/base", "tp=1", DT_BF16, 0);
 }
 
+DT_TEST(cuda_golden, glm4_moe)
+{
+    check("glm4_moe/base", "tp=2", DT_F32, 2);
+}
+
+DT_TEST(cuda_golden, ministral3)
+{
+    check("ministral3/base", "tp=1", DT_F32, 6);
+}
+
 /* Ranks share the GPU, or have one each. */
 DT_TEST(cuda_golden, every_family_on_every_mesh)
 {
     static const char *const fixtures[] = { "llama/uneven",   "llama/biases",  "qwen2/base",
                                             "qwen2/dynamic",  "qwen3/uneven",  "gpt_neo/uneven",
                                             "phi3/uneven",    "gemma3/uneven", "qwen3_moe/uneven",
-                                            "qwen3_moe/base", "olmo2/base" };
+                                            "qwen3_moe/base", "olmo2/base",    "glm4_moe/base",
+                                            "ministral3/base" };
     static const char *const meshes[] = { "tp=1", "tp=2", "tp=4", "dp=2,tp=2" };
 
     if (!dt_test_cuda_is_real(dt_test_cuda_runs()))

@@ -143,11 +143,11 @@ DT_TEST(golden, plans_that_sum_branches_one_by_one_match_too)
     }
 }
 
-/* The plan of Transformers, which gathers queries, keys and values: so they are normed whole. Ours
- * sends a number for each row in their place. */
-DT_TEST(golden, plans_that_gather_queries_and_keys_match_too)
+/* The plans of Transformers where ours are others: theirs gather queries, keys and values, so that
+ * these are normed whole, and sum experts and the one beside them apart. */
+DT_TEST(golden, plans_of_transformers_match_too)
 {
-    static const dt_plan_rule rules[] = {
+    static const dt_plan_rule gathered[] = {
         { "layers.*.self_attn.q_proj", "colwise_gather_output" },
         { "layers.*.self_attn.k_proj", "colwise_gather_output" },
         { "layers.*.self_attn.v_proj", "colwise_gather_output" },
@@ -156,14 +156,35 @@ DT_TEST(golden, plans_that_gather_queries_and_keys_match_too)
         { "layers.*.mlp.up_proj", "colwise" },
         { "layers.*.mlp.down_proj", "rowwise" },
     };
-    static const dt_plan plan = { .rules = rules, .n_rules = DT_COUNT(rules), .strict = true };
-    static const char *const some[] = { "olmo2/base", "olmo3/uneven" };
+    static const dt_plan_rule apart[] = {
+        { "layers.*.self_attn.q_proj", "colwise" },
+        { "layers.*.self_attn.k_proj", "colwise" },
+        { "layers.*.self_attn.v_proj", "colwise" },
+        { "layers.*.self_attn.o_proj", "rowwise" },
+        { "layers.*.mlp.experts.gate_up_proj", "packed_colwise" },
+        { "layers.*.mlp.experts.down_proj", "rowwise" },
+        { "layers.*.mlp.experts", "moe_tp_experts" },
+        { "layers.*.mlp.shared_experts.gate_proj", "colwise" },
+        { "layers.*.mlp.shared_experts.up_proj", "colwise" },
+        { "layers.*.mlp.shared_experts.down_proj", "rowwise" },
+        { "layers.*.mlp.gate_proj", "colwise" },
+        { "layers.*.mlp.up_proj", "colwise" },
+        { "layers.*.mlp.down_proj", "rowwise" },
+    };
+    static const struct {
+        const char *fixture;
+        dt_plan plan;
+    } rows[] = {
+        { "olmo2/base", { .rules = gathered, .n_rules = DT_COUNT(gathered), .strict = true } },
+        { "olmo3/uneven", { .rules = gathered, .n_rules = DT_COUNT(gathered), .strict = true } },
+        { "glm4_moe/base", { .rules = apart, .n_rules = DT_COUNT(apart), .strict = true } }
+    };
 
-    for (size_t f = 0; f < DT_COUNT(some); f++) {
+    for (size_t f = 0; f < DT_COUNT(rows); f++) {
         dt_golden x;
-        DT_ASSERT_OK(dt_golden_open(some[f], &x));
-        x.plan = &plan;
-        check_one(some[f], meshes[1 + 2 * f], NULL, &x);
+        DT_ASSERT_OK(dt_golden_open(rows[f].fixture, &x));
+        x.plan = &rows[f].plan;
+        check_one(rows[f].fixture, meshes[1 + f], NULL, &x);
         dt_golden_close(&x);
     }
 }
@@ -172,7 +193,7 @@ DT_TEST(golden, plans_that_gather_queries_and_keys_match_too)
  * tests. */
 DT_TEST(golden, families_with_layers_of_their_own_match)
 {
-    static const char *const some[] = { "olmo2/base" };
+    static const char *const some[] = { "olmo2/base", "ministral3/base", "glm4_moe/base" };
 
     for (size_t f = 0; f < DT_COUNT(some); f++) {
         dt_golden x;
@@ -185,7 +206,8 @@ DT_TEST(golden, families_with_layers_of_their_own_match)
 /* Expert parallel: whole experts on each rank, on the dim of the rest or on one of their own. */
 DT_TEST(golden, experts_cut_as_a_whole_match_too)
 {
-    static const char *const moe[] = { "qwen3_moe/base", "qwen3_moe/uneven", "qwen2_moe/uneven" };
+    static const char *const moe[] = { "qwen3_moe/base", "qwen3_moe/uneven", "qwen2_moe/uneven",
+                                       "glm4_moe/uneven" };
     static const dt_plan_rule rules[] = {
         { "model.layers.*.mlp.experts.gate_up_proj", "grouped_gemm" },
         { "model.layers.*.mlp.experts.down_proj", "grouped_gemm" },

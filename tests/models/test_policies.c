@@ -134,6 +134,8 @@ DT_TEST(policies, those_of_the_library_say_what_the_builtin_plans_say)
                  { "gptj/base", "GPTJBlock", 6 },
                  { "cohere2/base", "cohere2", 7 },
                  { "olmo2/uneven", "olmo2", 7 },
+                 { "glm4_moe/base", "glm4_moe", 7 },
+                 { "ministral3/uneven", "ministral3", 7 },
                  { "gpt_neo/base", "GPTNeoBlock", 6 } };
     const dt_policy *p;
 

@@ -93,6 +93,11 @@ const char *const dt_golden_fixtures[DT_GOLDEN_ALL] = {
     "olmo2/uneven",
     "olmo3/base",
     "olmo3/uneven",
+    "glm4_moe/base",
+    "glm4_moe/uneven",
+    "ministral3/base",
+    "ministral3/uneven",
+    "ministral3/multimodal",
 };
 
 static dt_status read_ids(const dti_st_file *file, const char *name, const dti_st_stage *stage,
