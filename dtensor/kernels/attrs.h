@@ -120,6 +120,12 @@ typedef struct dti_experts_attr {
     int64_t n_experts; /* of all ranks together */
 } dti_experts_attr;
 
+/* Begins as the one before. */
+typedef struct dti_experts_clamped_attr {
+    int64_t n_experts;
+    float limit, alpha; /* as in dt_clamp */
+} dti_experts_clamped_attr;
+
 /* experts_packed: of gate and up, and of down, as dti_packed_attr. */
 typedef struct dti_experts_packed_attr {
     int64_t n_experts; /* of all ranks together */

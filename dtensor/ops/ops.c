@@ -219,6 +219,21 @@ dt_tensor *dt_experts(dt_tape *t, dt_tensor *x, dt_tensor *ids, dt_tensor *weigh
                     (dt_tensor *[]){ x, ids, weights, gate_up, down });
 }
 
+dt_tensor *dt_experts_clamped(dt_tape *t, dt_tensor *x, dt_tensor *ids, dt_tensor *weights,
+                              dt_tensor *gate_up, dt_tensor *down, const dt_clamp *clamp)
+{
+    dti_experts_clamped_attr attr = { gate_up != NULL ? gate_up->shape[0] : 0, 0, 0 };
+
+    if (clamp == NULL || !(clamp->limit > 0))
+        return dt_tape_fail(t, DT_ERR_ARG, "dt_experts_clamped: clamp is NULL, or its limit %g",
+                            clamp != NULL ? (double)clamp->limit : 0.0);
+    attr.limit = clamp->limit;
+    attr.alpha = clamp->alpha;
+    return dt_apply(
+        t, &dti_op_experts_clamped, &attr, 7,
+        (dt_tensor *[]){ x, ids, weights, gate_up, down, clamp->gate_up_bias, clamp->down_bias });
+}
+
 /* Bits and group follow from extents, as those of a linear layer do. */
 static void experts_form(const dt_packed_weight *w, int64_t n_in, int32_t *bits, int64_t *group)
 {

@@ -45,20 +45,24 @@ enum { X, IDS, WEIGHTS, GATE_UP, N_BEFORE = GATE_UP };
 /* Where operands stand, and how many each weight is. */
 typedef struct operands {
     int x, gate_up, down, each;
-    int64_t per[3]; /* inputs that an element of each of down's is for */
+    int64_t per[3];   /* inputs that an element of each of down's is for */
+    bool interleaved; /* gate and up, and their biases follow behind down */
 } operands;
 
 static operands plain_operands(int n)
 {
-    return (operands){ n - N_BEFORE - 2, n - 2, n - 1, 1, { 1, 1, 1 } };
+    return (operands){ n - N_BEFORE - 2, n - 2, n - 1, 1, { 1, 1, 1 }, false };
 }
+
+static const operands clamped_operands = { X, GATE_UP, GATE_UP + 1, 1, { 1, 1, 1 }, true };
 
 static operands packed_operands(int n, const dti_experts_packed_attr *attr)
 {
     const int each = (n - N_BEFORE) / 2;
 
     return (operands){
-        X, GATE_UP, GATE_UP + each, each, { 8 / attr->bits[1], attr->group[1], attr->group[1] }
+        X,    GATE_UP, GATE_UP + each, each, { 8 / attr->bits[1], attr->group[1], attr->group[1] },
+        false
     };
 }
 
@@ -77,6 +81,12 @@ dt_status dti_experts_extents(dt_op_shapes *call)
     const operands at = plain_operands(call->n_in);
 
     DT_TRY(check_halves(call, call->in[at.gate_up].extent[1], call->in[at.down].extent[2]));
+    return DT_OK;
+}
+
+dt_status dti_experts_clamped_extents(dt_op_shapes *call)
+{
+    DT_TRY(check_halves(call, call->in[GATE_UP].extent[1], call->in[GATE_UP + 1].extent[2]));
     return DT_OK;
 }
 
@@ -100,6 +110,11 @@ static bool parts_meet(const dti_op_call *call, const operands *at, const dt_pla
 {
     const int64_t f = call->in[at->gate_up]->shape[1] / 2;
 
+    if (at->interleaved)
+        return gate_up->axis == 1 && down->axis == 2 && gate_up->n_blocks == 0 &&
+               gate_up->n_offsets == 0 && gate_up->unit == 2 * down->unit &&
+               gate_up->replicas == 1 && down->replicas == 1 && down->n_blocks == 0 &&
+               down->n_offsets == 0;
     return gate_up->axis == 1 && down->axis == 2 && gate_up->n_blocks == 2 &&
            gate_up->blocks[0] == f && gate_up->units == NULL &&
            gate_up->unit == down->unit * at->per[0] && gate_up->replicas == 1 &&
@@ -125,6 +140,21 @@ static bool all_alike(const dti_op_call *call, const operands *at, int m)
     return true;
 }
 
+/* Biases of gate and up lie as these do, those of down whole where a part of each expert is cut. */
+static bool biases_follow(const dti_op_call *call, const operands *at, int m)
+{
+    const dt_placement *gate_up = &call->in_place[at->gate_up][m];
+    const dt_placement *first = &call->in_place[at->down + 1][m];
+    const dt_placement *second = &call->in_place[at->down + 2][m];
+
+    if (first->kind != DT_PLACE_SHARD || first->axis != gate_up->axis ||
+        !dti_placement_same_cut(first, gate_up))
+        return false;
+    if (gate_up->axis != 0) return second->kind == DT_PLACE_REPLICATE;
+    return second->kind == DT_PLACE_SHARD && second->axis == 0 &&
+           dti_placement_same_cut(second, gate_up);
+}
+
 /* On a mesh dim that cuts the weights. */
 static dt_status cut_weights(dti_op_call *call, const operands *at, int m)
 {
@@ -148,6 +178,12 @@ static dt_status cut_weights(dti_op_call *call, const operands *at, int m)
             "gate and up are %s and down is %s: experts are cut as a whole, or gate "
             "and up block by block as the columns of down",
             dti_placement_words(gate_up, one), dti_placement_words(down, two));
+    if (at->interleaved && !biases_follow(call, at, m))
+        return dti_op_clash(call, m,
+                            "gate and up are %s and down is %s, but their biases are cut "
+                            "elsewhere: those of gate and up as these, those of down with whole "
+                            "experts alone",
+                            dti_placement_words(gate_up, one), dti_placement_words(down, two));
     if (!all_alike(call, at, m))
         return dti_op_clash(call, m,
                             "gate and up are %s and down is %s, but their scales are cut "
@@ -185,6 +221,11 @@ static dt_status shard_plain(dti_op_call *call, int m)
     return shard_one(call, &at, m);
 }
 
+static dt_status shard_clamped(dti_op_call *call, int m)
+{
+    return shard_one(call, &clamped_operands, m);
+}
+
 static dt_status shard_packed(dti_op_call *call, int m)
 {
     const operands at = packed_operands(call->n, call->attr);
@@ -195,6 +236,11 @@ static dt_status shard_packed(dti_op_call *call, int m)
 dt_status dti_experts_shard(dti_op_call *call)
 {
     return dti_shard_dims(call, shard_plain);
+}
+
+dt_status dti_experts_clamped_shard(dti_op_call *call)
+{
+    return dti_shard_dims(call, shard_clamped);
 }
 
 dt_status dti_experts_packed_shard(dti_op_call *call)

@@ -205,6 +205,8 @@ ROW(route_ids_bias, "...[e], [e] -> ...k",    "Ff>i", EXTENTS(route_ids),  route
 ROW(route_weights, "...[e], ...[k] -> ...[k]", "Fi>F", AXES,               route_weights, 0,                  ATTR(route), "4 ...e" GRADIENT(route_weights, IN(0) | IN(1)))
 ROW(experts,     "...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d]",
                                               "FiFFF>F", RULES(experts, experts), experts, ANY,               ATTR(experts), WORK(experts) GRADIENT(experts, OPERANDS))
+ROW(experts_clamped, "...[d], ...[k], ...[k], eo[d], e[d]f, eo, e[d] -> ...[d]",
+                                              "FiFFFFF>F", RULES(experts_clamped, experts_clamped), experts_clamped, ANY, ATTR(experts_clamped), WORK(experts))
 ROW(experts_packed, "...[d], ...[k], ...[k], eo[j], eo[g], e[d]p, e[d]q -> ...[d]",
                                               "FiFbxbx>F", RULES(experts_packed, experts_packed), experts_packed, ANY, ATTR(experts_packed), WORK(experts_packed))
 ROW(experts_packed_zeros, "...[d], ...[k], ...[k], eo[j], eo[g], eo[g], e[d]p, e[d]q, e[d]q -> ...[d]",
@@ -362,6 +364,7 @@ const dt_op *const dti_op_table[] = {
     &dti_op_route_ids_bias,
     &dti_op_route_weights,
     &dti_op_experts,
+    &dti_op_experts_clamped,
     &dti_op_experts_packed,
     &dti_op_experts_packed_zeros,
     &dti_op_experts_e4m3,

@@ -155,6 +155,22 @@ DT_API void dt_route_tokens(dt_tape *tape, dt_tensor *logits, const dt_routing *
 DT_API dt_tensor *dt_experts(dt_tape *tape, dt_tensor *x, dt_tensor *ids, dt_tensor *weights,
                              dt_tensor *gate_up, dt_tensor *down);
 
+/* What experts of gpt-oss do otherwise: gate and up, with their biases, are held within limits. */
+typedef struct dt_clamp {
+    dt_tensor *gate_up_bias; /* [e, 2 f] */
+    dt_tensor *down_bias;    /* [e, d] */
+    float limit;             /* of gate from above, of up from both sides */
+    float alpha;             /* of gate in the sigmoid */
+} dt_clamp;
+
+/* dt_experts() with down (gate sigmoid(alpha gate) (up + 1)) + its bias. Outputs of gate_up [e, 2
+ * f, d] are gate, up, gate, up, ...: a part of each expert is Shard(1) of gate_up and of its bias
+ * in units of two, where down's bias is whole and joins the sum once. Inference only: no gradient
+ * passes. */
+DT_API dt_tensor *dt_experts_clamped(dt_tape *tape, dt_tensor *x, dt_tensor *ids,
+                                     dt_tensor *weights, dt_tensor *gate_up, dt_tensor *down,
+                                     const dt_clamp *clamp);
+
 /**
  * Tokens on their way to the ranks of their experts: x [..., d], whose tokens mesh dim `dim` cuts,
  * made whole there, but that a rank gets the rows alone of which it holds an expert; all others are

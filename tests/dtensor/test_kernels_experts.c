@@ -121,28 +121,46 @@ typedef struct experts_case {
     int64_t tokens, k, experts, d, f;
     int64_t first, all; /* this rank's experts begin at `first` of `all` */
     dt_dtype out;
+    bool clamped, second; /* and of those that share an expert not the first */
 } experts_case;
+
+static const dti_experts_clamped_attr clamp = { .limit = 0.4f, .alpha = 1.7f };
+
+/* What becomes of gate and up, of rows `gate` and `up` of the weight. */
+static double expect_inner(const kt_case *c, const experts_case *x, int64_t e, int64_t i,
+                           double gate, double up)
+{
+    const dt_dtype dtype = c->in[0].dtype;
+
+    gate = kt_round(dtype, gate);
+    up = kt_round(dtype, up);
+    if (!x->clamped) return kt_round(dtype, kt_round(dtype, gate / (1 + exp(-gate))) * up);
+    gate = fmin(gate + kt_get(&c->in[5], e * 2 * x->f + 2 * i), (double)clamp.limit);
+    up += kt_get(&c->in[5], e * 2 * x->f + 2 * i + 1);
+    up = fmin(fmax(up, -(double)clamp.limit), (double)clamp.limit) + 1;
+    return kt_round(dtype, up * gate / (1 + exp(-(double)clamp.alpha * gate)));
+}
 
 /* What one expert makes of token t, in float64 but rounded where the kernel rounds. `size` is the
  * sum of magnitudes of the last product, for the bound. */
 static void expect_expert(const kt_case *c, const experts_case *x, int64_t t, int64_t e, double *z,
                           double *size)
 {
-    const dt_dtype dtype = c->in[0].dtype;
     double inner[64];
 
     for (int64_t i = 0; i < x->f; i++) {
+        const int64_t first = x->clamped ? 2 * i : i, second = x->clamped ? 2 * i + 1 : x->f + i;
         double gate = 0, up = 0;
         for (int64_t n = 0; n < x->d; n++) {
             const double v = kt_get(&c->in[0], t * x->d + n);
-            gate += v * kt_get(&c->in[3], (e * 2 * x->f + i) * x->d + n);
-            up += v * kt_get(&c->in[3], (e * 2 * x->f + x->f + i) * x->d + n);
+            gate += v * kt_get(&c->in[3], (e * 2 * x->f + first) * x->d + n);
+            up += v * kt_get(&c->in[3], (e * 2 * x->f + second) * x->d + n);
         }
-        gate = kt_round(dtype, gate);
-        inner[i] = kt_round(dtype, kt_round(dtype, gate / (1 + exp(-gate))) * kt_round(dtype, up));
+        inner[i] = expect_inner(c, x, e, i, gate, up);
     }
     for (int64_t n = 0; n < x->d; n++) {
-        z[n] = size[n] = 0;
+        z[n] = x->clamped && !x->second ? kt_get(&c->in[6], e * x->d + n) : 0;
+        size[n] = 0;
         for (int64_t i = 0; i < x->f; i++) {
             const double term = inner[i] * kt_get(&c->in[4], (e * x->d + n) * x->f + i);
             z[n] += term;
@@ -155,8 +173,11 @@ static void run_experts(dt_dtype t, const experts_case *x)
 {
     const int64_t x_shape[] = { x->tokens, x->d }, k_shape[] = { x->tokens, x->k };
     const int64_t gate_up[] = { x->experts, 2 * x->f, x->d }, down[] = { x->experts, x->d, x->f };
-    const dti_experts_attr attr = { x->all };
-    kt_case c = { .name = "experts", .kernel = dti_experts_cpu, .n_in = 5, .attr = &attr };
+    const dti_experts_clamped_attr attr = { x->all, clamp.limit, clamp.alpha }; /* begins alike */
+    kt_case c = { .name = x->clamped ? "experts_clamped" : "experts",
+                  .kernel = x->clamped ? dti_experts_clamped_cpu : dti_experts_cpu,
+                  .n_in = x->clamped ? 7 : 5,
+                  .attr = &attr };
     int32_t *ids;
 
     c.in[0] = kt_filled(t, 2, x_shape, KT_UNIFORM, 1);
@@ -164,6 +185,9 @@ static void run_experts(dt_dtype t, const experts_case *x)
     c.in[2] = kt_filled(t, 2, k_shape, KT_UNIFORM, 2);
     c.in[3] = kt_filled(t, 3, gate_up, KT_UNIFORM, 3);
     c.in[4] = kt_filled(t, 3, down, KT_UNIFORM, 4);
+    if (x->clamped) c.in[5] = kt_filled(t, 2, gate_up, KT_UNIFORM, 5);
+    if (x->clamped) c.in[6] = kt_filled(t, 2, down, KT_UNIFORM, 6);
+    c.in[4].offset[2] = x->second ? 5 : 0;
     c.in[3].offset[0] = c.in[4].offset[0] = x->first;
     c.out = (dt_local){ .dtype = x->out, .n_axes = 2, .shape = { x->tokens, x->d } };
     kt_expect(&c);
@@ -180,7 +204,8 @@ static void run_experts(dt_dtype t, const experts_case *x)
                 const double w = kt_get(&c.in[2], i * x->k + s);
                 c.want[i * x->d + n] += w * z[n];
                 /* a gate or up that rounds the other way, three times per term */
-                c.slack[i * x->d + n] += fabs(w) * size[n] * (4 * kt_unit(t) + 0x1p-18);
+                c.slack[i * x->d + n] += fabs(w) * size[n] * (4 * kt_unit(t) + 0x1p-18) +
+                                         (x->clamped ? fabs(w * z[n]) * 0x1p-18 : 0);
             }
         }
     kt_run(&c);
@@ -189,16 +214,22 @@ static void run_experts(dt_dtype t, const experts_case *x)
 DT_TEST(kernels_experts, experts_match_float64)
 {
     static const experts_case cases[] = {
-        { 7, 2, 5, 12, 9, 0, 5, DT_F32 },   { 1, 3, 6, 33, 7, 0, 6, DT_F32 },
-        { 40, 2, 3, 20, 16, 0, 3, DT_F32 }, /* more than the few rows of a decode step */
-        { 9, 3, 2, 12, 9, 3, 7, DT_F32 },   /* experts 3 and 4 of 7 */
-        { 9, 2, 0, 12, 9, 7, 7, DT_F32 },   /* none of them */
-        { 0, 2, 3, 12, 9, 0, 3, DT_F32 },   { 5, 2, 3, 12, 0, 0, 3, DT_F32 },
+        { 7, 2, 5, 12, 9, 0, 5, .second = false },
+        { 1, 3, 6, 33, 7, 0, 6, .second = false },
+        { 40, 2, 3, 20, 16, 0, 3, .second = false }, /* more than the few rows of a decode step */
+        { 9, 3, 2, 12, 9, 3, 7, .second = false },   /* experts 3 and 4 of 7 */
+        { 9, 2, 0, 12, 9, 7, 7, .second = false },   /* none of them */
+        { 0, 2, 3, 12, 9, 0, 3, .second = false },
+        { 5, 2, 3, 12, 0, 0, 3, .second = false },
+        { 7, 2, 5, 12, 9, 0, 5, .clamped = true },
+        { 9, 3, 2, 33, 7, 3, 7, .clamped = true },
+        { 7, 2, 5, 12, 9, 0, 5, .clamped = true, .second = true },
     };
 
     for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
         for (size_t i = 0; i < DT_COUNT(cases); i++) {
             experts_case c = cases[i];
+            c.out = DT_F32;
             run_experts(kt_floats[t], &c);
             c.out = kt_floats[t]; /* rounded where nothing is cut */
             run_experts(kt_floats[t], &c);

@@ -4,6 +4,11 @@
  *
  *   y[t] = sum over slots s of weights[t, s] down_e (silu(gate_e x[t]) up_e x[t]), e = ids[t, s]
  *
+ * or, where gate and up are clamped, of gate_e x[t] + its bias, at most `limit`, and of up_e x[t] +
+ * its bias, within -limit and limit,
+ *
+ *   down_e (gate sigmoid(alpha gate) (up + 1)) + its bias
+ *
  * Tokens are gathered by expert, so that each expert's weights are read once and its products are
  * those of linear.c, or of packed.c. Sums over slots are f32, in the order of experts; y is rounded
  * once. */
@@ -99,7 +104,10 @@ typedef struct expert_weight {
 typedef struct experts_job {
     const dt_kargs *a;
     expert_weight gate_up, down;
-    const dti_row_ops *rows; /* of the model's dtype */
+    const dti_experts_clamped_attr *clamp;    /* NULL: silu */
+    const dt_local *gate_up_bias, *down_bias; /* with it; the latter NULL: another rank adds it */
+    int64_t expert;                           /* at hand */
+    const dti_row_ops *rows;                  /* of the model's dtype */
     dti_slots slots;
     int64_t d, f;
     int64_t bytes;    /* of an element of the model's dtype */
@@ -133,11 +141,40 @@ static void gate_share(void *arg, int worker, int n_workers)
         j->rows->silu_mul(j->up + r * row, j->h + 2 * r * row, j->h + (2 * r + 1) * row, j->f);
 }
 
+/* Rows of h are gate and up of each column of the result, neighbours. */
+static void clamp_row(const experts_job *j, const void *bias, int64_t first, const char *h, char *y)
+{
+    const float limit = j->clamp->limit, alpha = j->clamp->alpha;
+    const dt_dtype dtype = j->a->in[0].dtype;
+
+    for (int64_t i = 0; i < j->f; i++) {
+        const float gate =
+            fminf(dti_load_f32(h, dtype, 2 * i) + dti_load_f32(bias, dtype, first + 2 * i), limit);
+        const float up =
+            dti_load_f32(h, dtype, 2 * i + 1) + dti_load_f32(bias, dtype, first + 2 * i + 1);
+        const float within = fminf(fmaxf(up, -limit), limit) + 1.0f;
+        const float y_i = within * (gate / (1.0f + expf(-alpha * gate)));
+        dti_store_f32(y, dtype, i, isnan(gate + up) ? gate + up : y_i);
+    }
+}
+
+static void clamp_share(void *arg, int worker, int n_workers)
+{
+    const experts_job *j = arg;
+    const int64_t row = j->f * j->bytes;
+    int64_t begin, end;
+
+    dti_pool_share(j->n, 1, worker, n_workers, &begin, &end);
+    for (int64_t r = begin; r < end; r++)
+        clamp_row(j, j->gate_up_bias->data, j->expert * 2 * j->f, j->h + 2 * r * row,
+                  j->up + r * row);
+}
+
 /* Tokens of one expert are different ones, so workers write to different rows. */
 static void add_share(void *arg, int worker, int n_workers)
 {
     const experts_job *j = arg;
-    const dt_local *weights = &j->a->in[2];
+    const dt_local *weights = &j->a->in[2], *bias = j->down_bias;
     int64_t begin, end;
 
     dti_pool_share(j->n, 1, worker, n_workers, &begin, &end);
@@ -145,7 +182,10 @@ static void add_share(void *arg, int worker, int n_workers)
         const int64_t slot = j->order[r];
         const float w = dti_load_f32(weights->data, weights->dtype, slot);
         float *sums = j->sums + slot / j->slots.n_slots * j->d;
-        for (int64_t i = 0; i < j->d; i++) sums[i] += w * j->z[r * j->d + i];
+        for (int64_t i = 0; i < j->d && bias == NULL; i++) sums[i] += w * j->z[r * j->d + i];
+        for (int64_t i = 0; i < j->d && bias != NULL; i++)
+            sums[i] += w * (j->z[r * j->d + i] +
+                            dti_load_f32(bias->data, bias->dtype, j->expert * j->d + i));
     }
 }
 
@@ -173,6 +213,7 @@ static dt_status run_expert(experts_job *j, int64_t e)
     const dti_cpu *cpu = j->a->cpu;
     dt_local x, h, up, z;
 
+    j->expert = e;
     j->order = j->slots.order + j->slots.begin[e];
     j->n = j->slots.begin[e + 1] - j->slots.begin[e];
     if (j->n == 0) return DT_OK;
@@ -182,7 +223,7 @@ static dt_status run_expert(experts_job *j, int64_t e)
     z = dti_matrix(j->z, DT_F32, j->n, j->d);
     dti_cpu_run(cpu, 2 * j->n * j->d * j->bytes, gather_share, j);
     DT_TRY(multiply(j, &j->gate_up, e, &x, &h));
-    dti_cpu_run(cpu, 3 * j->n * j->f * j->bytes, gate_share, j);
+    dti_cpu_run(cpu, 3 * j->n * j->f * j->bytes, j->clamp != NULL ? clamp_share : gate_share, j);
     DT_TRY(multiply(j, &j->down, e, &up, &z));
     dti_cpu_run(cpu, 3 * j->n * j->d * (int64_t)sizeof(float), add_share, j);
     return DT_OK;
@@ -245,6 +286,25 @@ dt_status dti_experts_cpu(const dt_kargs *a)
                       .f = a->in[4].shape[2] };
 
     DT_TRY(run(&j, "experts", ((const dti_experts_attr *)a->attr)->n_experts));
+    return DT_OK;
+}
+
+/* The same with gate and up by turns in gate_up [E, 2 f, d], clamped, and with biases gate_up_bias
+ * [E, 2 f] F and down_bias [E, d] F, which of ranks that share an expert the one with its first
+ * columns of down adds. experts_clamped_attr. */
+dt_status dti_experts_clamped_cpu(const dt_kargs *a)
+{
+    const dti_experts_clamped_attr *attr = a->attr;
+    const bool adds = a->in[4].offset[2] == 0;
+    experts_job j = { .a = a,
+                      .gate_up = { &a->in[3], 1, { 0 }, dti_linear_cpu },
+                      .down = { &a->in[4], 1, { 0 }, dti_linear_cpu },
+                      .clamp = attr,
+                      .gate_up_bias = &a->in[5],
+                      .down_bias = adds ? &a->in[6] : NULL,
+                      .f = a->in[4].shape[2] };
+
+    DT_TRY(run(&j, "experts_clamped", attr->n_experts));
     return DT_OK;
 }
 
