@@ -31,7 +31,7 @@
 /* clang-format off */
 const dt_style dti_builtin_styles[] = {
 /*          name                         layers  cut      x           y                                                 */
-    STYLE("colwise",                     BOTH,   COLUMNS, REPLICATE,  KEEP,       "outputs cut; y stays cut on its last axis; moves nothing"),
+    STYLE("colwise",                     WEIGHT,  COLUMNS, REPLICATE,  KEEP,       "outputs cut; y stays cut on its last axis; moves nothing"),
     STYLE("colwise_gather_output",       BOTH,   COLUMNS, REPLICATE,  REPLICATE,  "outputs cut; y is gathered: one all-gather"),
     STYLE("rowwise",                     WEIGHT, ROWS,    LAST,       REPLICATE,  "inputs cut; y is summed: one all-reduce, then the bias"),
     STYLE("rowwise_split_input",         BOTH,   ROWS,    LAST,       REPLICATE,  "rowwise on a whole x, sliced: one all-reduce"),

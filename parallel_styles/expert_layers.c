@@ -33,14 +33,45 @@ static void use_weights(dt_tape *t, const dt_layer *const halves[2], bool packed
                      : (dt_packed_weight){ .codes = dt_layer_use(t, halves[i], DT_PARAM_WEIGHT) };
 }
 
+/* What the experts compute, between the two halves of the point's style. */
+typedef struct mixture {
+    const dt_layer *point;
+    bool packed;
+    dt_packed_weight w[2];
+    const dt_clamp *clamp; /* NULL: none */
+} mixture;
+
+static dt_tensor *run(dt_tape *t, const mixture *m, dti_routed *routed, dt_tensor *x)
+{
+    dt_tensor *ids, *weights;
+    dt_status st;
+
+    routed->experts = m->w[0].codes;
+    ((dt_layer *)m->point)->routed = routed;
+    x = dt_layer_enter(t, m->point, x);
+    ids = routed->ids;
+    weights = routed->weights;
+    if (m->point->forward != NULL)
+        x = dti_layer_compute(t, m->point, x);
+    else if (m->clamp != NULL)
+        x = dt_experts_clamped(t, x, ids, weights, m->w[0].codes, m->w[1].codes, m->clamp);
+    else if (m->packed)
+        x = dt_experts_packed(t, x, ids, weights, &m->w[0], &m->w[1]);
+    else
+        x = dt_experts(t, x, ids, weights, m->w[0].codes, m->w[1].codes);
+    x = dt_layer_leave(t, m->point, x);
+    ((dt_layer *)m->point)->routed = NULL;
+    st = x != NULL ? dti_count_choices(t, m->point, ids) : DT_OK;
+    if (st != DT_OK) return dti_tape_latch(t, st);
+    return dt_scope_end(t, x);
+}
+
 dt_tensor *dt_layer_experts(dt_tape *t, const dt_layer *point, const dt_layer *gate_up,
                             const dt_layer *down, dt_tensor *x, dt_tensor *ids, dt_tensor *weights)
 {
     const dt_layer *halves[] = { gate_up, down };
     dti_routed routed = { ids, weights, NULL, { 0 } };
-    dt_packed_weight w[2];
-    dt_status st;
-    bool packed;
+    mixture m = { .point = point };
 
     if (dt_tape_status(t) != DT_OK) return NULL;
     if (point == NULL || gate_up == NULL || down == NULL)
@@ -48,25 +79,38 @@ dt_tensor *dt_layer_experts(dt_tape *t, const dt_layer *point, const dt_layer *g
     for (int i = 0; i < 2; i++)
         if (!dti_kind_is(halves[i]->spec.kind, "experts"))
             return refuse(t, halves[i], "is no experts");
-    packed = dti_kind_is(gate_up->spec.kind, "experts_packed");
-    if (packed != dti_kind_is(down->spec.kind, "experts_packed"))
+    m.packed = dti_kind_is(gate_up->spec.kind, "experts_packed");
+    if (m.packed != dti_kind_is(down->spec.kind, "experts_packed"))
         return refuse(t, down, "is packed and its gate and up are not, or the other way round");
     dt_scope_begin(t, point->name);
-    use_weights(t, halves, packed, w);
-    routed.experts = w[0].codes;
-    ((dt_layer *)point)->routed = &routed;
-    x = dt_layer_enter(t, point, x);
-    if (point->forward != NULL)
-        x = dti_layer_compute(t, point, x);
-    else if (packed)
-        x = dt_experts_packed(t, x, routed.ids, routed.weights, &w[0], &w[1]);
-    else
-        x = dt_experts(t, x, routed.ids, routed.weights, w[0].codes, w[1].codes);
-    x = dt_layer_leave(t, point, x);
-    ((dt_layer *)point)->routed = NULL;
-    st = x != NULL ? dti_count_choices(t, point, routed.ids) : DT_OK;
-    if (st != DT_OK) return dti_tape_latch(t, st);
-    return dt_scope_end(t, x);
+    use_weights(t, halves, m.packed, m.w);
+    return run(t, &m, &routed, x);
+}
+
+dt_tensor *dt_layer_experts_clamped(dt_tape *t, const dt_layer *point, const dt_clamped_experts *e,
+                                    dt_tensor *x, dt_tensor *ids, dt_tensor *weights)
+{
+    dti_routed routed = { ids, weights, NULL, { 0 } };
+    dt_clamp clamp = { .limit = 0 };
+    mixture m = { .point = point, .clamp = &clamp };
+
+    if (dt_tape_status(t) != DT_OK) return NULL;
+    if (point == NULL || e == NULL || e->gate_up == NULL || e->down == NULL ||
+        e->gate_up_bias == NULL || e->down_bias == NULL)
+        return dt_tape_fail(t, DT_ERR_ARG, "dt_layer_experts_clamped: a layer is NULL");
+    if (dti_kind_is(e->gate_up->spec.kind, "experts_packed") ||
+        dti_kind_is(e->down->spec.kind, "experts_packed"))
+        return dt_tape_fail(t, DT_ERR_UNSUPPORTED,
+                            "%s: experts with limits are computed with plain weights, not packed "
+                            "ones",
+                            point->name);
+    dt_scope_begin(t, point->name);
+    clamp.limit = (float)e->limit;
+    clamp.alpha = (float)e->alpha;
+    clamp.gate_up_bias = dt_layer_use(t, e->gate_up_bias, DT_PARAM_WEIGHT);
+    clamp.down_bias = dt_layer_use(t, e->down_bias, DT_PARAM_WEIGHT);
+    use_weights(t, (const dt_layer *[]){ e->gate_up, e->down }, false, m.w);
+    return run(t, &m, &routed, x);
 }
 
 void dti_output_as_term(const dt_style *style, dt_tape *t, const dt_layer *layer, int dim, int n,

@@ -168,6 +168,17 @@ const dt_layer_kind dt_experts_kind = {
     .check = check_experts,
 };
 
+const dt_layer_kind dt_experts_bias_kind = {
+    .name = "experts_bias",
+    .words = "biases of experts",
+    .like = &dt_experts_kind,
+    .axes = "oe",
+    .params = { { "weight", "eo", .bare = true, .begins = DT_BEGINS_ZEROS } },
+    .columns = 'o',
+    .picks = 'e',
+    .run_by = "dt_layer_experts_clamped()",
+};
+
 static dt_status check_packed_experts(const dt_layer_spec *spec)
 {
     DT_TRY(check_experts(spec));
@@ -193,9 +204,9 @@ const dt_layer_kind dt_experts_packed_kind = {
     .check = check_packed_experts,
 };
 
-const dt_layer_kind *const dti_kinds[] = { &dt_point_kind,         &dt_linear_kind,
-                                           &dt_embedding_kind,     &dt_rms_norm_kind,
-                                           &dt_rms_norm_once_kind, &dt_rms_norm_1p_kind,
-                                           &dt_layer_norm_kind,    &dt_experts_kind,
-                                           &dt_linear_packed_kind, &dt_experts_packed_kind };
+const dt_layer_kind *const dti_kinds[] = {
+    &dt_point_kind,         &dt_linear_kind,         &dt_embedding_kind,   &dt_rms_norm_kind,
+    &dt_rms_norm_once_kind, &dt_rms_norm_1p_kind,    &dt_layer_norm_kind,  &dt_experts_kind,
+    &dt_linear_packed_kind, &dt_experts_packed_kind, &dt_experts_bias_kind
+};
 const int dti_n_kinds = (int)DT_COUNT(dti_kinds);

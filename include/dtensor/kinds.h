@@ -106,6 +106,7 @@ DT_API extern const dt_layer_kind dt_rms_norm_once_kind;  /* the same, rounded o
 DT_API extern const dt_layer_kind dt_rms_norm_1p_kind;    /* the same, multiplies by 1 + weight */
 DT_API extern const dt_layer_kind dt_layer_norm_kind;     /* weight d, bias d */
 DT_API extern const dt_layer_kind dt_experts_kind;        /* weight eoi; axes of a spec: o, i, e */
+DT_API extern const dt_layer_kind dt_experts_bias_kind;   /* weight eo; axes of a spec: o, e */
 DT_API extern const dt_layer_kind dt_linear_packed_kind;  /* weight_packed oi, bias o, weight_scale
                                                           * oi, weight_zero_point oi */
 DT_API extern const dt_layer_kind dt_experts_packed_kind; /* weight_packed eoi, weight_scale eoi,

@@ -307,6 +307,20 @@ DT_API dt_tensor *dt_layer_experts(dt_tape *tape, const dt_layer *point, const d
                                    const dt_layer *down, dt_tensor *x, dt_tensor *ids,
                                    dt_tensor *weights);
 
+/* Layers of experts with limits and biases, and what dt_clamp has of them. */
+typedef struct dt_clamped_experts {
+    const dt_layer *gate_up, *down;           /* experts [experts, 2 f, in], gate and up by
+                                               * turns, and [experts, in, f] */
+    const dt_layer *gate_up_bias, *down_bias; /* dt_experts_bias_kind */
+    double limit, alpha;
+} dt_clamped_experts;
+
+/** dt_layer_experts() that computes dt_experts_clamped(). As it; DT_ERR_UNSUPPORTED for packed
+ * weights. */
+DT_API dt_tensor *dt_layer_experts_clamped(dt_tape *tape, const dt_layer *point,
+                                           const dt_clamped_experts *experts, dt_tensor *x,
+                                           dt_tensor *ids, dt_tensor *weights);
+
 /* --- What is carried from pass to pass ------------------------------------------------------ */
 
 /**

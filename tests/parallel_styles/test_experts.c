@@ -360,9 +360,12 @@ static dt_status refusals(dt_mesh *mesh, const void *arg)
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_ARG,
                      "axis 2, 'e' of a layer of experts, has extent 0");
     spec.axis[2].extent = unfit.size->experts;
+    spec.style = "packed_rowwise";
+    DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
+                     "there it can be: colwise, rowwise, packed_colwise");
     spec.style = "colwise";
     DT_EXPECT_STATUS(dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
-                     "there it can be: rowwise, packed_colwise");
+                     "are 2 blocks of which every rank needs its part; use \"packed_colwise\"");
     spec.style = "moe_tp_experts";
     DT_EXPECT_STATUS(
         dt_layers_create(mesh, "tp", &spec, 1, NULL, &layers), DT_ERR_LAYOUT,
