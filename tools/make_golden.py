@@ -47,7 +47,7 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTex
                           Cohere2Config, CohereConfig, CwmConfig, Ernie4_5Config, Exaone4Config,
                           FalconConfig, Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig,
                           Glm4Config, Glm4MoeConfig, GlmConfig, GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig,
-                          GPTJConfig, GPTNeoConfig, GPTNeoXConfig, GraniteConfig, LlamaConfig,
+                          GPTJConfig, GPTNeoConfig, GPTNeoXConfig, GptOssConfig, GraniteConfig, LlamaConfig,
                           LogitsProcessor, LogitsProcessorList, Ministral3Config, MinistralConfig,
                           Mistral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, Phi3Config,
                           PhiConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig,
@@ -621,6 +621,23 @@ FIXTURES = {
             "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.6},
     }, 8, "float32", "sizes and experts that no rank count divides; all experts in one tensor; two that all "
                      "tokens pass; no groups; weights of experts not renormalised"),
+    "gpt_oss/base": (GptOssConfig, {
+        "vocab_size": 98, "hidden_size": 36, "intermediate_size": 22, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10,
+        "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6,
+        "swiglu_limit": 0.9, "max_position_embeddings": 64, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 150.0, "factor": 4.0, "truncate": False,
+            "original_max_position_embeddings": 16, "beta_fast": 2.0, "beta_slow": 0.5},
+    }, 9, "bfloat16", "sinks, windows in every second layer, YaRN that is not truncated; experts with "
+                       "biases and a limit that many values meet; stored in bf16"),
+    "gpt_oss/uneven": (GptOssConfig, {
+        "vocab_size": 113, "hidden_size": 35, "intermediate_size": 13, "num_hidden_layers": 2,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 8,
+        "num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 7,
+        "layer_types": ["full_attention", "sliding_attention"],
+        "swiglu_alpha": 1.3, "swiglu_limit": 1.5, "max_position_embeddings": 64,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }, 9, "float32", "sizes and experts that no rank count divides; one KV head; layers by layer_types"),
 }
 
 

@@ -127,7 +127,7 @@ static void pack(const dti_decoder *m, const dt_model_info *c, dt_builder *build
 
 /* The extents of a block's weights. */
 typedef struct extents {
-    dt_extent D, E, F, FF, Q, KV, QKV, none;
+    dt_extent D, E, H, F, FF, Q, KV, QKV, none;
 } extents;
 
 static extents extents_of(const dti_decoder *m, const dt_model_info *c)
@@ -140,6 +140,7 @@ static extents extents_of(const dti_decoder *m, const dt_model_info *c)
     return (extents){
         .D = { c->hidden_size, DT_UNIT_ROW, D },
         .E = { c->head_dim, DT_UNIT_ROW, "head_dim" },
+        .H = { c->n_heads, DT_UNIT_ROW, "num_attention_heads" },
         .F = { m->ff, DT_UNIT_ROW, or_else(from->ff_key, "intermediate_size") },
         .FF = { 2 * m->ff, DT_UNIT_ROW, "2 * intermediate_size" },
         .Q = { q, DT_UNIT_HEADS, plain ? D : "num_attention_heads * head_dim" },
@@ -160,6 +161,7 @@ static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *b
     const dt_layer_kind *norm = m->norm_kind != NULL ? m->norm_kind : &dt_rms_norm_kind;
     const dt_layer_kind *qk_norm = m->row_norms ? &dti_row_norm_kind : norm;
     const dt_extent QN = m->row_norms ? x.Q : x.E, KN = m->row_norms ? x.KV : x.E;
+    const dt_layer_kind *point = m->sinks ? &dti_sinks_kind : &dt_point_kind;
     const bool qb = m->qkv_bias, ob = m->out_bias, mb = m->mlp_bias;
     const bool nb = norm == &dt_layer_norm_kind, side = m->parallel;
     const bool before = m->norms != DTI_NORMS_BEHIND, behind = m->norms != DTI_NORMS_BEFORE;
@@ -180,7 +182,7 @@ static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *b
 /*      there               field         name in the checkpoint                  kind              out     in      bias   style on "tp"     tied to */
         { side,             { B(branches),  "branches",                             &dt_point_kind,   x.none, x.none, false, "gather",         NULL } },
         { before,           { B(norm1),     OR(norm1, "input_layernorm"),           norm,             x.D,    x.none, nb,    whole,            NULL } },
-        { true,             { B(attn),      OR(attn, "self_attn"),                  &dt_point_kind,   x.none, x.none, false, whole,            NULL } },
+        { true,             { B(attn),      OR(attn, "self_attn"),                  point,            m->sinks ? x.H : x.none, x.none, false, whole, NULL } },
         { !one,             { B(q),         OR(q, "self_attn.q_proj"),              &dt_linear_kind,  x.Q,    x.D,    qb,    "colwise",        NULL } },
         { !one,             { B(k),         OR(k, "self_attn.k_proj"),              &dt_linear_kind,  x.KV,   x.D,    qb,    "colwise",        NULL } },
         { !one,             { B(v),         OR(v, "self_attn.v_proj"),              &dt_linear_kind,  x.KV,   x.D,    qb,    "colwise",        NULL } },
@@ -207,7 +209,9 @@ static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *b
         if (!rows[k].there) continue;
         DT_TRY(dt_builder_add(builder, name, row, 1, b));
         dt_builder_spec(builder, row->name)->reversed = m->reversed && row->kind == &dt_linear_kind;
-        if (row->field == B(mlp) && b->sparse) DT_TRY(dti_moe_add_layers(m, name, builder, b));
+        if (row->field == B(mlp) && b->sparse)
+            DT_TRY((m->moe.limit > 0 ? dti_clamped_add_layers : dti_moe_add_layers)(m, name,
+                                                                                    builder, b));
     }
 #undef B
     pack(m, c, builder, qkv, or_else(n->o, "self_attn.o_proj"));
@@ -349,6 +353,7 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
     const int64_t groups = m->qkv == DTI_QKV_GROUPS ? m->info.n_kv_heads : 1; /* sliced as one */
     const int64_t e = m->info.head_dim, Q = m->info.n_heads * e / groups;
     const int64_t KV = m->info.n_kv_heads * e / groups;
+    dt_attention_options options = b->attention;
     dt_tensor *rope = b->rope != DTI_NO_ROPE ? at->in->tables[b->rope] : NULL;
 
     dt_tensor *all = packed_heads(m, b, t, n);
@@ -362,7 +367,8 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
         k = turned(m, t, k, rope);
     }
     if (m->rope[0].query_factors != NULL) q = dt_mul(t, q, at->in->tables[DTI_MAX_ROPES]);
-    a = dt_cached_attention(t, at->pass, at->i, q, k, v, &b->attention);
+    if (m->sinks) options.sinks = dt_layer_use(t, b->attn, 0);
+    a = dt_cached_attention(t, at->pass, at->i, q, k, v, &options);
     return dt_layer_forward(t, b->o, a);
 }
 
@@ -383,6 +389,7 @@ static dt_tensor *feed_forward(const void *context, dt_tape *t, dt_tensor *n)
     const dti_decoder *m = at->self;
     const dti_block *b = &m->blocks[at->i];
 
+    if (b->sparse && m->moe.limit > 0) return dti_clamped_forward(m, b, t, n);
     if (b->sparse) return dti_moe_forward(m, b, t, n);
     if (!m->plain) return gated(m, b, t, n);
     n = dt_activate(t, m->activation, dt_layer_forward(t, b->up, n));

@@ -48,6 +48,7 @@ typedef struct dti_block {
     dt_layer *qkv, *gate_up; /* in place of q, k, v and of gate, up, where they are packed */
     dt_layer *branches;      /* around attention and feed-forward that are side by side */
     dt_layer *router, *experts, *experts_down; /* with gate_up in place of gate, up, down: moe.c */
+    dt_layer *gate_up_bias, *down_bias;        /* of experts that are clamped: gpt_oss.c */
     dt_layer *shared_gate; /* of gate, up and down, which every token passes beside the experts */
     bool sparse;           /* it has experts */
     bool slides;           /* it has the window, if there is one */
@@ -69,6 +70,7 @@ typedef struct dti_moe {
     const char *parts[3];    /* gate, up and down of one expert in files; NULL: as they are here */
     int64_t shared;          /* width of what every token passes beside them; 0: nothing */
     const char *shared_name; /* "mlp.shared_experts"; NULL: mlp.shared_expert, which has a gate */
+    double limit, alpha;     /* of gate and up, as in dt_clamp; 0: none */
 } dti_moe;
 
 /* What DeepSeek-V3's kind of mixture has where config.json has no such key. */
@@ -118,6 +120,7 @@ typedef struct dti_decoder {
     bool parallel;   /* attention and feed-forward are side by side: their sum joins x */
     bool one_norm;   /* of blocks, for both of them */
     int turning;     /* dti_turning, together */
+    bool sinks;      /* heads have scores that take weight and give nothing */
     bool head_norms; /* every query and key head is normed before the rotation; */
     bool row_norms;  /* all of a token's together */
     float eps;
@@ -168,6 +171,12 @@ dt_status dti_moe_read_corrected(dti_decoder *m, const dt_config *config,
 dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder *builder,
                              dti_block *b) DT_MUST_USE;
 dt_tensor *dti_moe_forward(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n);
+
+/* The same of experts with limits, and the point of attention with sinks (gpt_oss.c). */
+dt_status dti_clamped_add_layers(const dti_decoder *m, const char *name, dt_builder *builder,
+                                 dti_block *b) DT_MUST_USE;
+dt_tensor *dti_clamped_forward(const dti_decoder *m, const dti_block *b, dt_tape *t, dt_tensor *n);
+extern const dt_layer_kind dti_sinks_kind;
 
 /* What branches of a block give, a and b, together: terms of a sum, which `point` reduces when it
  * is left; by a plan of the user's that sums one of them alone each by itself. */

@@ -145,6 +145,8 @@ static const struct {
       POLICY("Glm4MoeDecoderLayer", decoder_qkv, decoder_out, dense_in, dense_down) },
     { "olmo2", "Olmo2ForCausalLM", DECODER("Olmo2DecoderLayer") },
     { "olmo3", "Olmo3ForCausalLM", DECODER("Olmo3DecoderLayer") },
+    { "gpt_oss", "GptOssForCausalLM",
+      POLICY("GptOssDecoderLayer", decoder_qkv, decoder_out, dense_in, dense_down) },
     { "gpt_neo", "GPTNeoForCausalLM",
       POLICY("GPTNeoBlock", gpt_neo_qkv, gpt_neo_out, gpt_neo_in, gpt_neo_down) },
 };

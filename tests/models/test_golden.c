@@ -230,6 +230,37 @@ DT_TEST(golden, experts_cut_as_a_whole_match_too)
         }
 }
 
+/* The same of experts with biases, which are cut with them. */
+DT_TEST(golden, experts_with_limits_cut_as_a_whole_match_too)
+{
+    static const dt_plan_rule rules[] = {
+        { "model.layers.*.mlp.experts.gate_up_proj", "grouped_gemm" },
+        { "model.layers.*.mlp.experts.gate_up_proj_bias", "grouped_gemm" },
+        { "model.layers.*.mlp.experts.down_proj", "grouped_gemm" },
+        { "model.layers.*.mlp.experts.down_proj_bias", "grouped_gemm" },
+        { "model.layers.*.mlp.experts", "ep_dispatch_experts" },
+        { "model.layers.*.mlp", "local" },
+        { "model.layers.*.mlp.router", "local" },
+    };
+    static const dt_plan whole = { .rules = rules, .n_rules = 5, .dim = "ep", .strict = true };
+    static const dt_plan cut = { .rules = rules, .n_rules = 7, .strict = true };
+
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        dt_golden x;
+        DT_ASSERT_OK(dt_golden_open("gpt_oss/uneven", &x));
+        x.dtype = bf16 ? DT_BF16 : DT_F32;
+        for (size_t m = 1; m < 4 && bf16 == 0; m++)
+            check_one("gpt_oss/uneven", meshes[m], NULL, &x);
+        x.plan = &whole;
+        check_one("gpt_oss/uneven", "ep=2,tp=2", NULL, &x);
+        check_one("gpt_oss/uneven", "ep=3,tp=1", NULL, &x);
+        x.plan = &cut;
+        x.sequence_parallel = true;
+        check_one("gpt_oss/uneven", meshes[1 + 2 * bf16], NULL, &x);
+        dt_golden_close(&x);
+    }
+}
+
 /* And tokens sent to them, which all ranks have, or which the dim has cut up to there. */
 DT_TEST(golden, tokens_sent_to_their_experts_match_too)
 {
