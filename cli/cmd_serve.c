@@ -358,6 +358,10 @@ static dt_status serve(const cli_args *args, const cli_env *env, const cli_conso
     DT_CHECK(dt_server_is_built(), DT_ERR_UNSUPPORTED,
              "this build has no HTTP server; build again where libmicrohttpd is installed (on "
              "Debian: apt-get install libmicrohttpd-dev)");
+    DT_CHECK(dt_launch_size() == 1, DT_ERR_UNSUPPORTED,
+             "this is one of %d processes of a launcher; start it alone: --processes divides the "
+             "ranks among processes",
+             dt_launch_size());
     s.max_running = w->max_running > 0 ? w->max_running : service.max_running;
     DT_TRY_TO(done, st, read_keys(&s, env));
     DT_TRY_TO(done, st, open_log(&s));

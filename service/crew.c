@@ -155,6 +155,7 @@ void dti_crew_release(dti_crew *c)
     if (c == NULL || atomic_fetch_sub(&c->refs, 1) != 1) return;
     (void)pthread_mutex_destroy(&c->lock);
     (void)pthread_cond_destroy(&c->changed);
+    dti_crew_forget_folder(c);
     dti_free(c->defaults_packet.bytes);
     dti_arena_free(&c->defaults_lists.arena);
     if (c->workers != NULL)
@@ -224,10 +225,8 @@ static dt_status check_ready(const dti_crew *c, int64_t start_ms)
     return DT_OK;
 }
 
-dt_status dti_crew_start(const dt_service_options *options, dti_crew **out)
+static dt_status make_crew(const dt_service_options *options, dti_crew **out)
 {
-    const int64_t until = dti_after(dti_now_ns(), options->start_ms);
-    dt_error why;
     dti_crew *c;
     dt_status st;
 
@@ -236,13 +235,41 @@ dt_status dti_crew_start(const dt_service_options *options, dti_crew **out)
     c->run = *options->run;
     c->max_queued = options->max_queued;
     c->max_running = options->max_running;
+    c->launched = options->launched;
     if (options->engine != NULL) c->engine = *options->engine;
     (void)pthread_mutex_init(&c->lock, NULL);
+    (void)pthread_mutex_init(&c->far_lock, NULL);
     dti_cond_init(&c->changed);
     st = options->processes > 0
              ? dti_workers_create(c, options)
              : dti_big_alloc(dti_views_bytes(c->run.n_ranks), (void **)&c->views);
-    if (st == DT_OK) st = start_thread(c);
+    *out = c;
+    if (st != DT_OK) dti_crew_release(c);
+    return st;
+}
+
+dt_status dti_crew_follow(const dt_service_options *options)
+{
+    dti_crew *c;
+    dt_status st;
+
+    DT_TRY(make_crew(options, &c));
+    c->far = true;
+    st = dt_run(&c->run, dti_crew_rank_main, c);
+    dti_crew_release(c);
+    DT_TRY(st);
+    return DT_OK;
+}
+
+dt_status dti_crew_start(const dt_service_options *options, dti_crew **out)
+{
+    const int64_t until = dti_after(dti_now_ns(), options->start_ms);
+    dt_error why;
+    dti_crew *c;
+    dt_status st;
+
+    DT_TRY(make_crew(options, &c));
+    st = start_thread(c);
     if (st != DT_OK) {
         dti_crew_release(c);
         return st;
@@ -261,6 +288,41 @@ dt_status dti_crew_start(const dt_service_options *options, dti_crew **out)
     (void)dti_crew_end(out);
     dti_error_restore(&why);
     return dti_error_frame(st, __func__, __FILE__, __LINE__);
+}
+
+/* --- far from who waits ----------------------------------------------------------------------- */
+
+dt_status dti_crew_keep_folder(dti_crew *c, const char *dir)
+{
+    dt_status st;
+
+    (void)pthread_mutex_lock(&c->far_lock);
+    st = c->far_dir == NULL ? dti_strdup(dir, &c->far_dir) : DT_OK;
+    (void)pthread_mutex_unlock(&c->far_lock);
+    return st;
+}
+
+dt_status dti_crew_put_tokenizer(dti_crew *c, char *bytes)
+{
+    dt_tokenizer *tokenizer;
+    dt_status st = DT_OK;
+
+    memcpy(&tokenizer, bytes + offsetof(dt_generate_options, tokenizer), sizeof tokenizer);
+    if (tokenizer == NULL) return DT_OK;
+    (void)pthread_mutex_lock(&c->far_lock);
+    if (c->far_tokenizer == NULL) st = dt_tokenizer_open(c->far_dir, &c->far_tokenizer);
+    tokenizer = c->far_tokenizer;
+    (void)pthread_mutex_unlock(&c->far_lock);
+    memcpy(bytes + offsetof(dt_generate_options, tokenizer), &tokenizer, sizeof tokenizer);
+    return st;
+}
+
+void dti_crew_forget_folder(dti_crew *c)
+{
+    dt_tokenizer_release(&c->far_tokenizer);
+    dti_free(c->far_dir);
+    c->far_dir = NULL;
+    (void)pthread_mutex_destroy(&c->far_lock);
 }
 
 /* --- end -------------------------------------------------------------------------------------- */

@@ -109,6 +109,11 @@ typedef struct dti_crew {
     _Atomic bool quits;          /* asked to end */
     struct dti_workers *workers; /* the processes of the ranks (workers.h); NULL: of this one */
     struct dti_host *host;       /* in such a process: the way to who waits (worker.h) */
+    bool launched;               /* ranks of this process and of others that a launcher started */
+    bool far;                 /* who waits is in another process: pointers of his are none here */
+    pthread_mutex_t far_lock; /* of what follows, which is the model's */
+    char *far_dir;
+    dt_tokenizer *far_tokenizer;
 
     /* said once, before the request of kind DTI_TICKET_LOAD */
     char *dir;
@@ -140,6 +145,15 @@ typedef struct dti_crew {
 /* Starts the thread and the ranks, and waits until all are ready. Errors: those of dt_run(); who is
  * not ready after start_ms. */
 dt_status dti_crew_start(const dt_service_options *options, dti_crew **out) DT_MUST_USE;
+
+/* The ranks of this process for a crew of another one, until it ends. Errors: those of dt_run(). */
+dt_status dti_crew_follow(const dt_service_options *options) DT_MUST_USE;
+
+/* Of a crew that is far: the folder of its model; and, where a request for texts has a tokenizer,
+ * the folder's in the place of the caller's, in the bytes of its packet. */
+dt_status dti_crew_keep_folder(dti_crew *c, const char *dir) DT_MUST_USE;
+dt_status dti_crew_put_tokenizer(dti_crew *c, char *bytes) DT_MUST_USE;
+void dti_crew_forget_folder(dti_crew *c);
 
 /* Asks it to end; waits until it has. Errors: DT_ERR_COMM a rank does not come back. */
 void dti_crew_quit(dti_crew *c);

@@ -107,6 +107,10 @@ static dt_status publish(dti_rank *r, const dt_rank_memory *memory)
     for (int i = 0; i < c->run.n_ranks; i++) {
         c->views[i].cut_bytes = memory[i].cut_bytes;
         c->views[i].whole_bytes = memory[i].whole_bytes;
+        if (!c->launched || atomic_load(&c->views[i].beat_ns) != 0) continue;
+        atomic_store(&c->views[i].memory[0], memory[i].allocated_bytes); /* of another process */
+        atomic_store(&c->views[i].memory[1], memory[i].peak_bytes);
+        atomic_store(&c->views[i].memory[2], memory[i].reserved_bytes);
     }
     c->in_stages = dt_model_n_stages(r->model) > 1;
     c->takes_turns = r->takes_turns;
@@ -116,8 +120,8 @@ static dt_status publish(dti_rank *r, const dt_rank_memory *memory)
     return st;
 }
 
-/* What to load and how: as the caller has it or, in a worker process, as the request says, which is
- * kept as long as the model. */
+/* What to load and how: as the caller has it or, where ranks are in several processes, as the
+ * request says, which is kept as long as the model. */
 static dt_status read_how(dti_job *j, const char **dir, dt_parallelize_options *how)
 {
     const size_t n = (size_t)(j->from.end - j->from.at);
@@ -125,13 +129,13 @@ static dt_status read_how(dti_job *j, const char **dir, dt_parallelize_options *
 
     *dir = r->crew->dir;
     *how = r->crew->how;
-    if (r->crew->host == NULL) return DT_OK;
+    if (!r->crew->far && !r->crew->launched) return DT_OK;
     DT_TRY(dti_alloc(n, (void **)&r->loaded));
     memcpy(r->loaded, j->from.at, n);
     r->loaded_from = (dti_unpacking){ r->loaded, r->loaded + n, DTI_ARENA_INIT };
     DT_TRY(dti_unpack_text(&r->loaded_from, dir));
     DT_TRY(dti_unpack_how(&r->loaded_from, how));
-    return dti_host_folder(r->crew->host, *dir);
+    return r->crew->far ? dti_crew_keep_folder(r->crew, *dir) : DT_OK;
 }
 
 static dt_status load(dti_job *j)
@@ -227,8 +231,8 @@ static dt_status receive(dti_rank *r, const dti_order *o, dti_job **out)
         DT_TRY(dti_alloc((size_t)n, (void **)&j->bytes));
     }
     st = n > 0 ? dt_mesh_broadcast_work(r->mesh, 0, j->bytes, n, &n) : DT_OK;
-    if (st == DT_OK && r->crew->host != NULL && o->what == DTI_TICKET_TEXTS)
-        st = dti_host_tokenizer(r->crew->host, j->bytes);
+    if (st == DT_OK && r->crew->far && o->what == DTI_TICKET_TEXTS)
+        st = dti_crew_put_tokenizer(r->crew, j->bytes);
     j->from = (dti_unpacking){ j->bytes, j->bytes + n, DTI_ARENA_INIT };
     return st;
 }
@@ -350,6 +354,17 @@ static void leave(void *arg)
                            "rank %d has left: its thread ended inside a function", r->number));
 }
 
+/* Of processes that a launcher has started none sees what another shows: that a mesh of all ranks
+ * was made has to do. Under the lock. */
+static void show_ready(dti_rank *r)
+{
+    dti_crew *c = r->crew;
+
+    for (int i = 0; i < c->run.n_ranks; i++)
+        if (i == r->number || (c->launched && r->number == 0))
+            c->n_ready += !atomic_exchange(&c->views[i].ready, true);
+}
+
 dt_status dti_crew_rank_main(dt_runtime *rt, void *arg)
 {
     dti_crew *c = arg;
@@ -361,9 +376,8 @@ dt_status dti_crew_rank_main(dt_runtime *rt, void *arg)
     (void)snprintf(spec, sizeof spec, "ranks=%d", c->run.n_ranks);
     DT_TRY(dt_mesh_create(rt, spec, &r.mesh));
     dti_rank_beat(&r);
-    atomic_store(&r.view->ready, true);
     (void)pthread_mutex_lock(&c->lock);
-    c->n_ready++;
+    show_ready(&r);
     if (c->host != NULL) dti_host_ready(c->host, r.number);
     (void)pthread_cond_broadcast(&c->changed);
     (void)pthread_mutex_unlock(&c->lock);

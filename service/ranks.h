@@ -19,7 +19,7 @@ typedef struct dti_rank {
     dt_engine *engine;        /* of passes that texts share; NULL: none was needed yet */
     bool takes_turns;         /* the model's texts cannot */
     struct dt_call *jobs[DTI_MAX_RUNNING];
-    char *loaded; /* of a worker process: what its model was loaded by */
+    char *loaded; /* in one of several processes: what the model was loaded by */
     dti_unpacking loaded_from;
 } dti_rank;
 

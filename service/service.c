@@ -64,6 +64,35 @@ static dt_status check_processes(const dt_service_options *o, const dt_run_optio
     return DT_OK;
 }
 
+/* Ranks of several processes are as many as dt_run() makes of them. */
+static dt_status check_launch(const dt_service_options *o, dt_run_options *run)
+{
+    const int n = dt_launch_size();
+
+    DT_CHECK(n == 1 || o->launched, DT_ERR_UNSUPPORTED,
+             "this program is one of %d processes that a launcher started: set "
+             "dt_service_options.launched, so that their ranks serve, or start it alone",
+             n);
+    DT_CHECK(!o->launched || o->processes == 0, DT_ERR_ARG,
+             "launched is set, and processes is %d: the launcher's processes are the ranks'",
+             o->processes);
+    if (n > 1 && run->n_ranks == 1) run->n_ranks = n;
+    return DT_OK;
+}
+
+/* Whose place among the processes of the launcher is the first. */
+static dt_status check_place(bool leads)
+{
+    dti_launch launch;
+
+    DT_TRY(dti_launch_read(&launch));
+    DT_CHECK(launch.n_processes == 1 || (launch.process == 0) == leads, DT_ERR_ARG,
+             "this is process %d of %d: process 0 calls dt_service_start(), the others "
+             "dt_service_follow()",
+             launch.process, launch.n_processes);
+    return DT_OK;
+}
+
 static dt_status read_options(const dt_service_options *options, dt_service *s)
 {
     static const dt_service_options by_default = DT_SERVICE_OPTIONS_INIT;
@@ -93,11 +122,7 @@ static dt_status read_options(const dt_service_options *options, dt_service *s)
         s->run.setup = set_up;
         s->run.setup_arg = s;
     }
-    DT_CHECK(dt_launch_size() == 1, DT_ERR_UNSUPPORTED,
-             "this program is one of %d processes that a launcher started; a service starts its "
-             "ranks itself, in a program that was started alone",
-             dt_launch_size());
-    return DT_OK;
+    return check_launch(o, &s->run);
 }
 
 dt_status dt_service_start(const dt_service_options *options, dt_service **out)
@@ -112,11 +137,32 @@ dt_status dt_service_start(const dt_service_options *options, dt_service **out)
     (void)pthread_mutex_init(&s->lock, NULL);
     dti_cond_init(&s->loaded);
     DT_TRY_TO(fail, st, read_options(options, s));
+    DT_TRY_TO(fail, st, check_place(true));
     DT_TRY_TO(fail, st, dti_crew_start(&s->options, &s->spare));
     *out = s;
     return DT_OK;
 
 fail:
+    release_service(s);
+    return st;
+}
+
+dt_status dt_service_follow(const dt_service_options *options)
+{
+    dt_status st = DT_OK;
+    dt_service *s;
+
+    DT_TRY(dti_new(sizeof *s, &s));
+    s->refs = 1;
+    (void)pthread_mutex_init(&s->lock, NULL);
+    dti_cond_init(&s->loaded);
+    DT_TRY_TO(done, st, read_options(options, s));
+    DT_CHECK_TO(done, st, s->options.launched && dt_launch_size() > 1, DT_ERR_ARG,
+                "dt_service_follow() is for processes that a launcher started, with "
+                "dt_service_options.launched");
+    DT_TRY_TO(done, st, check_place(false));
+    DT_TRY_TO(done, st, dti_crew_follow(&s->options));
+done:
     release_service(s);
     return st;
 }
@@ -222,7 +268,11 @@ static dt_status take_spare(dt_service *s, dti_crew **out)
     s->spare = NULL;
     (void)pthread_mutex_unlock(&s->lock);
     if (*out != NULL && has_died(*out)) (void)dti_crew_end(out); /* it had nothing to lose */
-    return *out != NULL ? DT_OK : dti_crew_start(&s->options, out);
+    if (*out != NULL) return DT_OK;
+    DT_CHECK(!s->options.launched, DT_ERR_UNSUPPORTED,
+             "a service over the processes of a launcher has one model, once: stop it, and start "
+             "another with dt_service_follow() in the other processes");
+    return dti_crew_start(&s->options, out);
 }
 
 /* Of a crew whose ranks are elsewhere: wherever this process is, they were started before. */
@@ -231,7 +281,7 @@ static dt_status put_load(const dti_crew *c, dti_packet *p)
     char folder[PATH_MAX];
     size_t n;
 
-    if (c->workers == NULL) return DT_OK;
+    if (c->workers == NULL && !c->launched) return DT_OK;
     if (c->dir[0] == '/' || getcwd(folder, sizeof folder) == NULL) folder[0] = '\0';
     n = strlen(folder);
     if (n > 0) (void)snprintf(folder + n, sizeof folder - n, "/%s", c->dir);

@@ -35,9 +35,6 @@ struct dti_host {
     const char **modules;
     dt_status (*setup)(dt_runtime *rt, void *arg);
     void *setup_arg;
-    pthread_mutex_t lock; /* of what follows */
-    char *dir;
-    dt_tokenizer *tokenizer;
 };
 
 /* --- saying ----------------------------------------------------------------------------------- */
@@ -138,33 +135,6 @@ static void log_line(void *arg, dt_log_level level, int rank, const char *line)
     (void)pthread_mutex_lock(&h->crew.lock);
     say(h, DTI_SAYS_LOG, rank, level, &(struct iovec){ (void *)(uintptr_t)line, strlen(line) + 1 });
     (void)pthread_mutex_unlock(&h->crew.lock);
-}
-
-/* --- what requests need ----------------------------------------------------------------------- */
-
-dt_status dti_host_folder(dti_host *h, const char *dir)
-{
-    dt_status st;
-
-    (void)pthread_mutex_lock(&h->lock);
-    st = h->dir == NULL ? dti_strdup(dir, &h->dir) : DT_OK;
-    (void)pthread_mutex_unlock(&h->lock);
-    return st;
-}
-
-dt_status dti_host_tokenizer(dti_host *h, char *bytes)
-{
-    dt_tokenizer *tokenizer;
-    dt_status st = DT_OK;
-
-    memcpy(&tokenizer, bytes + offsetof(dt_generate_options, tokenizer), sizeof tokenizer);
-    if (tokenizer == NULL) return DT_OK;
-    (void)pthread_mutex_lock(&h->lock);
-    if (h->tokenizer == NULL) st = dt_tokenizer_open(h->dir, &h->tokenizer);
-    tokenizer = h->tokenizer;
-    (void)pthread_mutex_unlock(&h->lock);
-    memcpy(bytes + offsetof(dt_generate_options, tokenizer), &tokenizer, sizeof tokenizer);
-    return st;
 }
 
 /* --- hearing ---------------------------------------------------------------------------------- */
@@ -388,8 +358,7 @@ static void free_host(dti_host *h)
     dti_arena_free(&c->defaults_lists.arena);
     (void)close(h->pipe.wake);
     dti_pipe_close(&h->pipe);
-    dt_tokenizer_release(&h->tokenizer);
-    dti_free(h->dir);
+    dti_crew_forget_folder(c);
     dti_free(h->modules);
     dti_free(h->said);
     dti_free(h);
@@ -416,7 +385,8 @@ static int work(dti_host *h)
 
     h->crew.refs = 1;
     h->crew.host = h;
-    (void)pthread_mutex_init(&h->lock, NULL);
+    h->crew.far = true;
+    (void)pthread_mutex_init(&h->crew.far_lock, NULL);
     (void)pthread_mutex_init(&h->crew.lock, NULL);
     dti_cond_init(&h->crew.changed);
     h->pipe.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

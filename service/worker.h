@@ -27,9 +27,4 @@ void dti_host_begun(dti_host *h, int64_t number);
 dt_status dti_host_tell(dti_host *h, const dt_ticket *t, const dti_event *head,
                         const void *data) DT_MUST_USE;
 
-/* Without the lock: the folder of the model; and, where a request for texts looks for strings, the
- * folder's tokenizer in the place of the caller's, in the bytes of its packet. */
-dt_status dti_host_folder(dti_host *h, const char *dir) DT_MUST_USE;
-dt_status dti_host_tokenizer(dti_host *h, char *bytes) DT_MUST_USE;
-
 #endif

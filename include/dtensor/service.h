@@ -41,8 +41,7 @@ typedef struct dt_ticket dt_ticket;
 typedef struct dt_service_options {
     size_t size;               /* sizeof(dt_service_options) */
     const dt_run_options *run; /* the ranks of every model; NULL: one rank. What its fields point to
-                                * stays until the service has stopped; `log`
-                                * hears of all models, each from its own ranks */
+                                * stays until the service has stopped; `log` hears of all models */
     int64_t max_queued;        /* requests of a model that wait; one more is refused. 1024 */
     int max_running;           /* requests of a model that run at a time, and texts in a pass: 32 */
     int64_t start_ms;          /* longest wait until all ranks are ready: one minute */
@@ -58,11 +57,13 @@ typedef struct dt_service_options {
      * processes call no log. NULL: the defaults, of max_running texts, from the first request on
      * that shares passes; otherwise from the load on, which fails if the pool cannot be had */
     const dt_engine_options *engine;
+    bool launched; /* the ranks, of one model, are those of all processes of mpirun or torchrun, of
+                    * which this is process 0; the others call dt_service_follow() */
 } dt_service_options;
 
-#define DT_SERVICE_OPTIONS_INIT                                                   \
-    {                                                                             \
-        sizeof(dt_service_options), NULL, 1024, 32, 60000, 0, NULL, NULL, 0, NULL \
+#define DT_SERVICE_OPTIONS_INIT                                                          \
+    {                                                                                    \
+        sizeof(dt_service_options), NULL, 1024, 32, 60000, 0, NULL, NULL, 0, NULL, false \
     }
 
 /**
@@ -73,7 +74,7 @@ typedef struct dt_service_options {
  * Not collective.
  * Ownership   *out is ended with dt_service_stop().
  * Errors      DT_ERR_ARG          a malformed option; those of dt_run()
- *             DT_ERR_UNSUPPORTED  the program is one of several processes of a launcher
+ *             DT_ERR_UNSUPPORTED  one of several processes of a launcher, without `launched`
  *             DT_ERR_COMM         not all ranks are ready in time, or a worker has ended: names who
  *             DT_ERR_MEMORY       a thread could not be started
  *             DT_ERR_IO           there is no program of workers, or it does not start
@@ -110,6 +111,10 @@ DT_API dt_status dt_service_stop(dt_service **service);
  * Errors      none here: who started it hears them
  */
 DT_API int dt_service_work(dt_status (*setup)(dt_runtime *rt, void *arg), void *arg);
+
+/** The ranks of a process for the service that process 0 starts with the same options, `launched`,
+ * until its model is unloaded. Collective: all but process 0. Errors: as dt_service_start(). */
+DT_API DT_MUST_USE dt_status dt_service_follow(const dt_service_options *options);
 
 /* --- models ----------------------------------------------------------------------------------- */
 
