@@ -44,7 +44,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText,
-                          Cohere2Config, CohereConfig, CwmConfig, Ernie4_5Config, Exaone4Config,
+                          Cohere2Config, CohereConfig, CwmConfig, DeepseekV3Config, Ernie4_5Config, Exaone4Config,
                           FalconConfig, Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig,
                           Glm4Config, Glm4MoeConfig, GlmConfig, GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig,
                           GPTJConfig, GPTNeoConfig, GPTNeoXConfig, GptOssConfig, GraniteConfig, LlamaConfig,
@@ -573,6 +573,26 @@ FIXTURES = {
         "sliding_window": 20, "attention_bias": True,
         "layer_types": ["full_attention", "sliding_attention", "full_attention"],
     }, 13, "float32", "sizes that no rank count divides; one KV head; layers by layer_types; biases"),
+    "deepseek_v3/base": (DeepseekV3Config, {
+        "vocab_size": 96, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 20, "kv_lora_rank": 16,
+        "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6, "n_routed_experts": 6,
+        "num_experts_per_tok": 2, "n_group": 3, "topk_group": 2, "moe_intermediate_size": 20,
+        "first_k_dense_replace": 2, "max_position_embeddings": 64, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "beta_fast": 2.0, "beta_slow": 0.5,
+            "original_max_position_embeddings": 16},
+    }, 8, "bfloat16", "latent attention, queries of fewer columns; neighbouring columns rotate; YaRN that "
+                      "scores grow by; experts of two groups in three; stored in bf16"),
+    "deepseek_v3/uneven": (DeepseekV3Config, {
+        "vocab_size": 83, "hidden_size": 30, "intermediate_size": 41, "num_hidden_layers": 2,
+        "num_attention_heads": 5, "num_key_value_heads": 5, "q_lora_rank": None,
+        "kv_lora_rank": 14, "qk_nope_head_dim": 6, "qk_rope_head_dim": 8, "v_head_dim": 10,
+        "rope_interleave": False, "attention_bias": True, "n_routed_experts": 5,
+        "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 19,
+        "n_shared_experts": 2, "first_k_dense_replace": 1, "max_position_embeddings": 64,
+    }, 9, "float32", "sizes and experts that no rank count divides; queries of one product; halves rotate; "
+                     "biases; two experts that all tokens pass"),
     "ministral3/base": (Ministral3Config, {
         "vocab_size": 92, "hidden_size": 32, "intermediate_size": 46, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,

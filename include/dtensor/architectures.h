@@ -178,7 +178,8 @@ typedef struct dt_model_pass {
  * number `layer` at their positions, q attends to the cache up to its own position, heads are
  * joined.
  *
- *   q        [batch, tokens, heads, head_dim]; k, v with the kv heads: from dt_heads()
+ *   q        [batch, tokens, heads, head_dim]; k, v with the kv heads: from dt_heads(). Where v is
+ *            k itself one cache has both
  *   layer    0 .. n_layers - 1, each once per pass
  *
  * Returns [batch, tokens, heads * head_dim], borrowed from the tape; NULL after an error.

@@ -165,7 +165,8 @@ static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *b
     const bool qb = m->qkv_bias, ob = m->out_bias, mb = m->mlp_bias;
     const bool nb = norm == &dt_layer_norm_kind, side = m->parallel;
     const bool before = m->norms != DTI_NORMS_BEHIND, behind = m->norms != DTI_NORMS_BEFORE;
-    const bool one = m->qkv != DTI_QKV_APART, dense = !b->sparse, normed = m->head_norms;
+    const bool latent = m->mla.latent > 0, one = m->qkv != DTI_QKV_APART, own = !one && !latent;
+    const bool dense = !b->sparse, normed = m->head_norms;
     const bool up = dense && !m->gate_up, shares = b->sparse && m->moe.shared > 0;
     const char *mlp_norm = behind ? "pre_feedforward_layernorm" : "post_attention_layernorm";
     const char *mlp_style = shares ? "gather" : side ? "local" : "replicate";
@@ -183,11 +184,11 @@ static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *b
         { side,             { B(branches),  "branches",                             &dt_point_kind,   x.none, x.none, false, "gather",         NULL } },
         { before,           { B(norm1),     OR(norm1, "input_layernorm"),           norm,             x.D,    x.none, nb,    whole,            NULL } },
         { true,             { B(attn),      OR(attn, "self_attn"),                  point,            m->sinks ? x.H : x.none, x.none, false, whole, NULL } },
-        { !one,             { B(q),         OR(q, "self_attn.q_proj"),              &dt_linear_kind,  x.Q,    x.D,    qb,    "colwise",        NULL } },
-        { !one,             { B(k),         OR(k, "self_attn.k_proj"),              &dt_linear_kind,  x.KV,   x.D,    qb,    "colwise",        NULL } },
-        { !one,             { B(v),         OR(v, "self_attn.v_proj"),              &dt_linear_kind,  x.KV,   x.D,    qb,    "colwise",        NULL } },
+        { own,              { B(q),         OR(q, "self_attn.q_proj"),              &dt_linear_kind,  x.Q,    x.D,    qb,    "colwise",        NULL } },
+        { own,              { B(k),         OR(k, "self_attn.k_proj"),              &dt_linear_kind,  x.KV,   x.D,    qb,    "colwise",        NULL } },
+        { own,              { B(v),         OR(v, "self_attn.v_proj"),              &dt_linear_kind,  x.KV,   x.D,    qb,    "colwise",        NULL } },
         { one,              { B(qkv),       qkv,                                    &dt_linear_kind,  x.QKV,  x.D,    qb,    qkv_style,        NULL } },
-        { true,             { B(o),         OR(o, "self_attn.o_proj"),              &dt_linear_kind,  x.D,    x.Q,    ob,    sum,              NULL } },
+        { !latent,          { B(o),         OR(o, "self_attn.o_proj"),              &dt_linear_kind,  x.D,    x.Q,    ob,    sum,              NULL } },
         { behind,           { B(out_norm1), OR(out_norm1, "post_attention_layernorm"), norm,             x.D,    x.none, nb,    whole,            NULL } },
         { before && !m->one_norm, { B(norm2), OR(norm2, mlp_norm),                  norm,             x.D,    x.none, nb,    whole,            NULL } },
         { true,             { B(mlp),       OR(mlp, "mlp"),                         &dt_point_kind,   x.none, x.none, false, mlp_style,            NULL } },
@@ -209,6 +210,7 @@ static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *b
         if (!rows[k].there) continue;
         DT_TRY(dt_builder_add(builder, name, row, 1, b));
         dt_builder_spec(builder, row->name)->reversed = m->reversed && row->kind == &dt_linear_kind;
+        if (row->field == B(attn) && latent) DT_TRY(dti_mla_add_layers(m, name, builder, b));
         if (row->field == B(mlp) && b->sparse)
             DT_TRY((m->moe.limit > 0 ? dti_clamped_add_layers : dti_moe_add_layers)(m, name,
                                                                                     builder, b));
@@ -321,16 +323,15 @@ static dt_tensor *pairs_apart(dt_tape *t, dt_tensor *x)
     return dt_reshape(t, x, 4, shape);
 }
 
-/* Heads x turned by their positions. */
-static dt_tensor *turned(const dti_decoder *m, dt_tape *t, dt_tensor *x, dt_tensor *table)
+dt_tensor *dti_decoder_turned(const dti_decoder *m, dt_tape *t, dt_tensor *x, dt_tensor *table)
 {
-    const int64_t e = m->info.head_dim;
     const bool pairs = (m->turning & DTI_TURNS_PAIRS) != 0;
     dt_tensor *rest = NULL;
-    int64_t r;
+    int64_t e, r;
 
     if (m->turning == DTI_TURNS_HALVES) return dt_rope(t, x, table);
     if (dt_tape_status(t) != DT_OK) return NULL;
+    e = dt_tensor_extent(x, 3);
     r = dt_tensor_extent(table, 2);
     if (pairs && r < e) {
         rest = dt_slice(t, x, -1, r, e - r);
@@ -345,10 +346,9 @@ static dt_tensor *turned(const dti_decoder *m, dt_tape *t, dt_tensor *x, dt_tens
 }
 
 /* n [B, T, D] -> [B, T, D] */
-static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
+static dt_tensor *heads_attention(const dti_decoder *m, const dt_block_context *at, dt_tape *t,
+                                  dt_tensor *n)
 {
-    const dt_block_context *at = context;
-    const dti_decoder *m = at->self;
     const dti_block *b = &m->blocks[at->i];
     const int64_t groups = m->qkv == DTI_QKV_GROUPS ? m->info.n_kv_heads : 1; /* sliced as one */
     const int64_t e = m->info.head_dim, Q = m->info.n_heads * e / groups;
@@ -363,13 +363,22 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
     dt_tensor *a;
 
     if (b->rope != DTI_NO_ROPE) {
-        q = turned(m, t, q, rope);
-        k = turned(m, t, k, rope);
+        q = dti_decoder_turned(m, t, q, rope);
+        k = dti_decoder_turned(m, t, k, rope);
     }
     if (m->rope[0].query_factors != NULL) q = dt_mul(t, q, at->in->tables[DTI_MAX_ROPES]);
     if (m->sinks) options.sinks = dt_layer_use(t, b->attn, 0);
     a = dt_cached_attention(t, at->pass, at->i, q, k, v, &options);
     return dt_layer_forward(t, b->o, a);
+}
+
+/* The same of whichever kind. */
+static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
+{
+    const dt_block_context *at = context;
+    const dti_decoder *m = at->self;
+
+    return m->mla.latent > 0 ? dti_mla_attention(m, at, t, n) : heads_attention(m, at, t, n);
 }
 
 /* n [B, T, D] -> [B, T, D] */

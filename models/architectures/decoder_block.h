@@ -49,6 +49,7 @@ typedef struct dti_block {
     dt_layer *branches;      /* around attention and feed-forward that are side by side */
     dt_layer *router, *experts, *experts_down; /* with gate_up in place of gate, up, down: moe.c */
     dt_layer *gate_up_bias, *down_bias;        /* of experts that are clamped: gpt_oss.c */
+    dt_layer *q_a, *q_a_norm, *kv_a, *kv_a_norm, *kv_b; /* of latent attention: mla_block.c */
     dt_layer *shared_gate; /* of gate, up and down, which every token passes beside the experts */
     bool sparse;           /* it has experts */
     bool slides;           /* it has the window, if there is one */
@@ -72,6 +73,13 @@ typedef struct dti_moe {
     const char *shared_name; /* "mlp.shared_experts"; NULL: mlp.shared_expert, which has a gate */
     double limit, alpha;     /* of gate and up, as in dt_clamp; 0: none */
 } dti_moe;
+
+/* Latent attention (mla_block.c). */
+typedef struct dti_mla {
+    int64_t latent;               /* columns that keys and values are made of; 0: there is none */
+    int64_t queries;              /* that queries are made of; 0: of x itself */
+    int64_t still, turned, value; /* of a head: that stand still, that turn, of its values */
+} dti_mla;
 
 /* What DeepSeek-V3's kind of mixture has where config.json has no such key. */
 typedef struct dti_moe_defaults {
@@ -128,6 +136,7 @@ typedef struct dti_decoder {
     bool embed_scale_rounds;                         /* to the dtype, before the product */
     double logit_cap;                                /* 0: none */
     dti_moe moe;                                     /* of sparse blocks */
+    dti_mla mla;                                     /* in place of q, k and v */
 
     dt_layer *embed, *positions, *norm, *head;
     dti_block *blocks; /* [n_layers] */
@@ -166,6 +175,17 @@ dt_status dti_moe_read(dti_moe *moe, const dt_config *config, const char *key, i
  * groups, experts beside them that every token passes; which blocks have it. */
 dt_status dti_moe_read_corrected(dti_decoder *m, const dt_config *config,
                                  const dti_moe_defaults *defaults) DT_MUST_USE;
+
+/* Latent attention: its keys, after dti_decoder_read(), which has read rotations; `info` then has
+ * the one key head of caches. Its layers in a block, and what attention makes of n [B, T, D]. */
+dt_status dti_mla_read(dti_decoder *m, const dt_config *config, dt_model_info *info) DT_MUST_USE;
+dt_status dti_mla_add_layers(const dti_decoder *m, const char *name, dt_builder *builder,
+                             dti_block *b) DT_MUST_USE;
+dt_tensor *dti_mla_attention(const dti_decoder *m, const dt_block_context *at, dt_tape *t,
+                             dt_tensor *n);
+
+/* Heads x [B, T, H, E] turned by their positions, all columns that the table has. */
+dt_tensor *dti_decoder_turned(const dti_decoder *m, dt_tape *t, dt_tensor *x, dt_tensor *table);
 
 /* A block's mixture of experts (moe.c): its layers, and what it makes of n [B, T, D]. */
 dt_status dti_moe_add_layers(const dti_decoder *m, const char *name, dt_builder *builder,

@@ -10,16 +10,16 @@
 #include "models/model.h"
 
 static const dt_arch *const builtin[] = {
-    &dti_arch_llama,       &dti_arch_qwen2,    &dti_arch_qwen3,     &dti_arch_qwen3_moe,
-    &dti_arch_mistral,     &dti_arch_mistral3, &dti_arch_smollm3,   &dti_arch_granite,
-    &dti_arch_ministral,   &dti_arch_mixtral,  &dti_arch_seed_oss,  &dti_arch_exaone4,
-    &dti_arch_cwm,         &dti_arch_gemma,    &dti_arch_gemma2,    &dti_arch_gemma3,
-    &dti_arch_gemma3_text, &dti_arch_phi3,     &dti_arch_gpt_neo,   &dti_arch_gpt2,
-    &dti_arch_gpt_bigcode, &dti_arch_gpt_neox, &dti_arch_falcon,    &dti_arch_phi,
-    &dti_arch_starcoder2,  &dti_arch_stablelm, &dti_arch_qwen2_moe, &dti_arch_glm,
-    &dti_arch_glm4,        &dti_arch_gptj,     &dti_arch_cohere,    &dti_arch_cohere2,
-    &dti_arch_ernie4_5,    &dti_arch_olmo2,    &dti_arch_olmo3,     &dti_arch_glm4_moe,
-    &dti_arch_ministral3,  &dti_arch_gpt_oss,
+    &dti_arch_llama,       &dti_arch_qwen2,    &dti_arch_qwen3,       &dti_arch_qwen3_moe,
+    &dti_arch_mistral,     &dti_arch_mistral3, &dti_arch_smollm3,     &dti_arch_granite,
+    &dti_arch_ministral,   &dti_arch_mixtral,  &dti_arch_seed_oss,    &dti_arch_exaone4,
+    &dti_arch_cwm,         &dti_arch_gemma,    &dti_arch_gemma2,      &dti_arch_gemma3,
+    &dti_arch_gemma3_text, &dti_arch_phi3,     &dti_arch_gpt_neo,     &dti_arch_gpt2,
+    &dti_arch_gpt_bigcode, &dti_arch_gpt_neox, &dti_arch_falcon,      &dti_arch_phi,
+    &dti_arch_starcoder2,  &dti_arch_stablelm, &dti_arch_qwen2_moe,   &dti_arch_glm,
+    &dti_arch_glm4,        &dti_arch_gptj,     &dti_arch_cohere,      &dti_arch_cohere2,
+    &dti_arch_ernie4_5,    &dti_arch_olmo2,    &dti_arch_olmo3,       &dti_arch_glm4_moe,
+    &dti_arch_ministral3,  &dti_arch_gpt_oss,  &dti_arch_deepseek_v3,
 };
 
 typedef struct arch_entry {

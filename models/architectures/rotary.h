@@ -49,6 +49,7 @@ typedef struct dti_rope_keys {
     double part;             /* where it is absent; 0: 1 */
     const char *columns_key; /* of so many columns in place of a part; NULL: none */
     int64_t columns;         /* where it is absent */
+    bool apart;              /* they are no part of the others of a head */
     bool grows;              /* queries grow with their positions (llama_4_scaling_beta) */
     double original; /* original_max_position_embeddings where the root has none; 0: what the
                             * parameters say, or max_position_embeddings */
@@ -73,6 +74,9 @@ dt_status dti_rope_read_kinds(const dt_config *config, const dti_rope_keys *of_g
 /* inv_freq[i], i < (dim + 1) / 2, for a sequence of `length` tokens, in the f32 arithmetic of
  * Transformers. */
 void dti_rope_frequencies(const dti_rope *rope, int64_t length, float *inv_freq);
+
+/* How yarn stretches cosines and sines where positions are stretched by `factor`. */
+double dti_rope_stretch(double factor, double m);
 
 /* The longest sequence of a model whose config says max_positions: dynamic scaling goes on. */
 int64_t dti_rope_longest(const dti_rope *rope, int64_t max_positions);

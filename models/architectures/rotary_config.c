@@ -35,6 +35,17 @@ static dt_status read_theta(const reader *r)
     return DT_OK;
 }
 
+/* Columns that rotate beside those of a head that do not: pairs. */
+static dt_status read_columns_apart(const reader *r)
+{
+    const dt_config columns = dt_config_member(r->config, r->keys->columns_key);
+
+    DT_TRY(dt_config_int(r->config, r->keys->columns_key, r->keys->columns, 2, 1 << 20,
+                         &r->rope->dim));
+    if (r->rope->dim % 2 != 0) return dt_config_must_be(&columns, DT_ERR_FORMAT, "even");
+    return DT_OK;
+}
+
 /* How many columns of a head rotate. An odd number is rounded up by those who use it; a head that
  * rotates whole must be even. */
 static dt_status read_width(const reader *r)
@@ -46,6 +57,7 @@ static dt_status read_width(const reader *r)
     const dt_config part = dt_config_is_set(&inner) ? inner : dt_config_member(r->config, root);
     double factor = r->keys->part > 0.0 ? r->keys->part : 1.0;
 
+    if (r->keys->apart) return read_columns_apart(r);
     if (r->keys->columns_key != NULL)
         return dt_config_int(r->config, r->keys->columns_key, r->keys->columns, 1,
                              r->info->head_dim, &r->rope->dim);
@@ -119,7 +131,7 @@ static dt_status read_dynamic(const reader *r)
     return DT_OK;
 }
 
-static double yarn_scale(double factor, double m)
+double dti_rope_stretch(double factor, double m)
 {
     return factor <= 1.0 ? 1.0 : 0.1 * m * log(factor) + 1.0;
 }
@@ -134,9 +146,9 @@ static dt_status read_yarn(const reader *r)
     DT_TRY(read_factor_or_ratio(r));
     DT_TRY(dt_config_number_or(p, "mscale", 0.0, 0.0, 1e6, &m));
     DT_TRY(dt_config_number_or(p, "mscale_all_dim", 0.0, 0.0, 1e6, &m_all));
-    fallback = yarn_scale(rope->factor, 1.0);
+    fallback = dti_rope_stretch(rope->factor, 1.0);
     if (m != 0.0 && m_all != 0.0)
-        fallback = yarn_scale(rope->factor, m) / yarn_scale(rope->factor, m_all);
+        fallback = dti_rope_stretch(rope->factor, m) / dti_rope_stretch(rope->factor, m_all);
     DT_TRY(dt_config_number_or(p, "attention_factor", fallback, 0.0, 1e6, &rope->attention_factor));
     DT_TRY(dt_config_number_or(p, "beta_fast", 32.0, 0.0, 1e6, &rope->beta_fast));
     DT_TRY(dt_config_number_or(p, "beta_slow", 1.0, 0.0, 1e6, &rope->beta_slow));

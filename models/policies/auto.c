@@ -14,6 +14,12 @@ static const dt_policy_layer decoder_qkv[] = {
     { .weight = "self_attn.k_proj.weight" },
     { .weight = "self_attn.v_proj.weight" },
 };
+/* Queries of two products or of one; keys and values of the second of theirs. */
+static const dt_policy_layer latent_qkv[] = {
+    { .weight = "self_attn.q_b_proj.weight", .ignore_checker = true },
+    { .weight = "self_attn.q_proj.weight", .ignore_checker = true },
+    { .weight = "self_attn.kv_b_proj.weight" },
+};
 static const dt_policy_layer decoder_out[] = { { .weight = "self_attn.o_proj.weight" } };
 static const dt_policy_layer decoder_in[] = {
     { .weight = "mlp.gate_proj.weight" },
@@ -143,6 +149,8 @@ static const struct {
     { "ernie4_5", "Ernie4_5ForCausalLM", DECODER("Ernie4_5DecoderLayer") },
     { "glm4_moe", "Glm4MoeForCausalLM",
       POLICY("Glm4MoeDecoderLayer", decoder_qkv, decoder_out, dense_in, dense_down) },
+    { "deepseek_v3", "DeepseekV3ForCausalLM",
+      POLICY("DeepseekV3DecoderLayer", latent_qkv, decoder_out, dense_in, dense_down) },
     { "olmo2", "Olmo2ForCausalLM", DECODER("Olmo2DecoderLayer") },
     { "olmo3", "Olmo3ForCausalLM", DECODER("Olmo3DecoderLayer") },
     { "gpt_oss", "GptOssForCausalLM",

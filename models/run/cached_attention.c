@@ -17,10 +17,11 @@ static dt_status make_cache(const dt_tensor *like, int64_t capacity, dt_tensor *
     return DT_OK;
 }
 
+/* Where values are keys one cache has both. */
 static dt_status make_caches(dti_kv *kv, const dt_tensor *k, const dt_tensor *v)
 {
     if (kv->k == NULL) DT_TRY(make_cache(k, kv->capacity, &kv->k));
-    if (kv->v == NULL) DT_TRY(make_cache(v, kv->capacity, &kv->v));
+    if (kv->v == NULL && v != k) DT_TRY(make_cache(v, kv->capacity, &kv->v));
     return DT_OK;
 }
 
@@ -57,11 +58,11 @@ dt_tensor *dt_cached_attention(dt_tape *t, const dt_model_pass *pass, int64_t la
     if (pass->paged != NULL) return dti_paged_attention(t, pass, layer, q, k, v, options);
     if (pass->kv == NULL) return dt_unheads(t, attend_whole(t, pass, q, k, v, options));
     kv = &pass->kv[layer];
-    if (k != NULL && v != NULL && (kv->k == NULL || kv->v == NULL)) {
+    if (k != NULL && v != NULL && (kv->k == NULL || (kv->v == NULL && v != k))) {
         const dt_status st = make_caches(kv, k, v);
         if (st != DT_OK) return dti_tape_latch(t, st);
     }
     keys = dt_kv_write(t, k, positions, kv->k);
-    values = dt_kv_write(t, v, positions, kv->v);
+    values = v == k ? keys : dt_kv_write(t, v, positions, kv->v);
     return dt_unheads(t, dt_attention(t, q, keys, values, positions, options));
 }

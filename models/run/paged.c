@@ -59,11 +59,11 @@ dt_tensor *dti_paged_attention(dt_tape *t, const dt_model_pass *pass, int64_t la
     *paged->sees = dti_max(*paged->sees, window);
     if (k != NULL && v != NULL) {
         dt_status st = make_blocks(paged, k, &kv->k);
-        if (st == DT_OK) st = make_blocks(paged, v, &kv->v);
+        if (st == DT_OK && v != k) st = make_blocks(paged, v, &kv->v);
         if (st != DT_OK) return dti_tape_latch(t, st);
     }
     keys = dti_kv_write_paged(t, k, &rows, kv->k);
-    values = dti_kv_write_paged(t, v, &rows, kv->v);
+    values = v == k ? keys : dti_kv_write_paged(t, v, &rows, kv->v);
     return dt_unheads(t, dti_attention_paged(t, q, keys, values, &rows, options));
 }
 

@@ -79,6 +79,11 @@ DT_TEST(cuda_golden, glm4_moe)
     check("glm4_moe/base", "tp=2", DT_F32, 2);
 }
 
+DT_TEST(cuda_golden, deepseek_v3)
+{
+    check("deepseek_v3/base", "tp=2", DT_F32, 2);
+}
+
 DT_TEST(cuda_golden, ministral3)
 {
     check("ministral3/base", "tp=1", DT_F32, 6);

@@ -171,20 +171,34 @@ DT_TEST(golden, plans_of_transformers_match_too)
         { "layers.*.mlp.up_proj", "colwise" },
         { "layers.*.mlp.down_proj", "rowwise" },
     };
+    static const dt_plan_rule latent[] = {
+        /* DeepSeek-V2's; V3's has attention whole */
+        { "layers.*.self_attn.q_b_proj", "colwise" },
+        { "layers.*.self_attn.kv_b_proj", "colwise" },
+        { "layers.*.self_attn.kv_a_proj_with_mqa", "mla_kv_a_proj" },
+        { "layers.*.self_attn.o_proj", "rowwise" },
+    };
+    static const dt_plan_rule whole[] = {
+        { "layers.*.self_attn.q_proj", "replicate" },
+        { "layers.*.self_attn.kv_b_proj", "replicate" },
+        { "layers.*.self_attn.o_proj", "replicate" },
+    };
     static const struct {
         const char *fixture;
         dt_plan plan;
     } rows[] = {
         { "olmo2/base", { .rules = gathered, .n_rules = DT_COUNT(gathered), .strict = true } },
         { "olmo3/uneven", { .rules = gathered, .n_rules = DT_COUNT(gathered), .strict = true } },
-        { "glm4_moe/base", { .rules = apart, .n_rules = DT_COUNT(apart), .strict = true } }
+        { "glm4_moe/base", { .rules = apart, .n_rules = DT_COUNT(apart), .strict = true } },
+        { "deepseek_v3/base", { .rules = latent, .n_rules = DT_COUNT(latent), .strict = true } },
+        { "deepseek_v3/uneven", { .rules = whole, .n_rules = DT_COUNT(whole), .strict = true } }
     };
 
     for (size_t f = 0; f < DT_COUNT(rows); f++) {
         dt_golden x;
         DT_ASSERT_OK(dt_golden_open(rows[f].fixture, &x));
         x.plan = &rows[f].plan;
-        check_one(rows[f].fixture, meshes[1 + f], NULL, &x);
+        check_one(rows[f].fixture, meshes[1 + f % 4], NULL, &x);
         dt_golden_close(&x);
     }
 }
@@ -193,7 +207,8 @@ DT_TEST(golden, plans_of_transformers_match_too)
  * tests. */
 DT_TEST(golden, families_with_layers_of_their_own_match)
 {
-    static const char *const some[] = { "olmo2/base", "ministral3/base", "glm4_moe/base" };
+    static const char *const some[] = { "olmo2/base", "ministral3/base", "glm4_moe/base",
+                                        "deepseek_v3/base" };
 
     for (size_t f = 0; f < DT_COUNT(some); f++) {
         dt_golden x;

@@ -77,6 +77,30 @@ static const table_row shared_experts[] = { /* the same, of which the first laye
     NORM("model.norm"), NORM(L "input_layernorm"), NORM(L "post_attention_layernorm"),
     { NULL, NULL, NULL }
 };
+static const table_row latent[] = { /* heads are cut, what keys and values are made of is whole */
+    { "model.embed_tokens",  "embedding_rowwise", "vocab_reduce_scatter" },
+    { L "self_attn",         "replicate",         "module_allgather" },
+    { L "self_attn.q_proj",  "colwise",           "colwise" },
+    { L "self_attn.kv_a_proj_with_mqa", "replicate", "replicate" },
+    { L "self_attn.kv_a_layernorm", "local",      "local" },
+    { L "self_attn.kv_b_proj", "colwise",         "colwise" },
+    { L "self_attn.o_proj",  "rowwise",           "rowwise_reduce_scatter" },
+    { "model.layers.0.mlp",  "replicate",         "module_allgather" },
+    { "model.layers.1.mlp",  "gather",            "gather_reduce_scatter" },
+    { L "mlp.gate_proj",     "colwise",           "colwise" },
+    { L "mlp.up_proj",       "colwise",           "colwise" },
+    { L "mlp.down_proj",     "rowwise",           "rowwise_reduce_scatter" },
+    { L "mlp.gate",          "replicate",         "replicate" },
+    { L "mlp.shared_experts.gate_proj", "colwise", "colwise" },
+    { L "mlp.shared_experts.up_proj", "colwise",  "colwise" },
+    { L "mlp.shared_experts.down_proj", "local_rowwise", "local_rowwise" },
+    { L "mlp.experts",       "local",             "local" },
+    { L "mlp.experts.gate_up_proj", "packed_colwise", "packed_colwise" },
+    { L "mlp.experts.down_proj", "rowwise",       "rowwise" },
+    { "lm_head",             "colwise",           "colwise" },
+    NORM("model.norm"), NORM(L "input_layernorm"), NORM(L "post_attention_layernorm"),
+    { NULL, NULL, NULL }
+};
 static const table_row row_norms[] = { /* of pieces: a number per row is reduced */
     { "model.embed_tokens",  "embedding_rowwise", "vocab_reduce_scatter" },
     { L "self_attn",         "replicate",         "module_allgather" },
@@ -201,6 +225,7 @@ static const struct model_table {
     { "granite/uneven", { llama, NULL } },      { "gpt2/base", { gpt2, NULL } },
     { "falcon/base", { falcon, NULL } },        { "qwen2_moe/base", { shared_expert, NULL } },
     { "olmo2/base", { row_norms, NULL } },      { "glm4_moe/uneven", { shared_experts, NULL } },
+    { "deepseek_v3/uneven", { latent, NULL } },
 };
 
 typedef struct table_case {

@@ -136,6 +136,8 @@ DT_TEST(policies, those_of_the_library_say_what_the_builtin_plans_say)
                  { "cohere2/base", "cohere2", 7 },
                  { "olmo2/uneven", "olmo2", 7 },
                  { "glm4_moe/base", "glm4_moe", 7 },
+                 { "deepseek_v3/base", "deepseek_v3", 6 },
+                 { "deepseek_v3/uneven", "DeepseekV3DecoderLayer", 6 },
                  { "ministral3/uneven", "ministral3", 7 },
                  { "gpt_oss/uneven", "gpt_oss", 7 },
                  { "gpt_neo/base", "GPTNeoBlock", 6 } };

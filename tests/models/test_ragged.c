@@ -23,6 +23,7 @@ DT_TEST(ragged, a_token_has_the_bits_that_it_has_alone)
         { "qwen3_moe/uneven", "tp=4", NULL, NULL, DT_BF16, 0, 0, 0 },
         { "llama/tied", "tp=2", "int4", NULL, DT_BF16, 0, 0, 0 },
         { "qwen3/uneven", "pp=2", NULL, NULL, DT_BF16, 0, 0, 0 },
+        { "deepseek_v3/uneven", "tp=2", NULL, NULL, DT_BF16, 0, 0, 0 },
         { "gemma2/uneven", "dp=2", NULL, NULL, DT_F32, 0, 0, 0 },
         { "mixtral/base", "dp=2,tp=2", "int8", NULL, DT_F32, 0, 0, 0 },
     };

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/judge/prediction.h"
 #include "models/run/state.h"
 #include "tests/support/dt_test.h"
 
@@ -129,7 +130,7 @@ DT_TEST(state, what_was_read_is_kept_as_far_as_it_is_the_same)
 {
     static const keeping cases[] = {
         { "llama/uneven", 0, 0 },   { "gemma3/base", 0, 0 },  { "phi3/longrope", 0, 0 },
-        { "qwen2/dynamic", 24, 0 }, { "gpt_neo/base", 0, 0 },
+        { "qwen2/dynamic", 24, 0 }, { "gpt_neo/base", 0, 0 }, { "deepseek_v3/base", 0, 0 },
     };
 
     for (size_t i = 0; i < DT_COUNT(cases); i++) {
@@ -140,4 +141,30 @@ DT_TEST(state, what_was_read_is_kept_as_far_as_it_is_the_same)
         dt_test_on_ranks("tp=1", keeps, &growing);
         dt_test_on_ranks("tp=3", keeps, &growing);
     }
+}
+
+/* Of latent attention a token is remembered by its latent and what turns, however many heads there
+ * are; every rank has it whole. */
+static dt_status remembers_a_latent(dt_mesh *mesh, const void *arg)
+{
+    enum { LAYERS = 3, ROWS = 2, LATENT = 16, TURNED = 4 };
+    static const int32_t ids[2 * ROWS] = { 1, 2, 3, 4 };
+    DT_HELD(model) *m = NULL;
+    DT_HELD(state) *s = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+
+    (void)arg;
+    DT_TRY(load(mesh, "deepseek_v3/base", &m));
+    DT_TRY(dt_state_create(m, ROWS, ROOM, &s));
+    (void)dt_model_forward(t, m, s, ids, 2, DT_LOGITS_LAST);
+    DT_TRY(dt_tape_status(t));
+    DT_EXPECT_EQ_INT(dti_state_bytes(s), LAYERS * ROWS * ROOM * (LATENT + TURNED) *
+                                             (int64_t)dt_dtype_size(dt_model_info_of(m)->dtype));
+    return DT_OK;
+}
+
+DT_TEST(state, a_latent_is_all_that_is_remembered_of_a_token)
+{
+    dt_test_on_ranks("tp=1", remembers_a_latent, NULL);
+    dt_test_on_ranks("tp=3", remembers_a_latent, NULL);
 }
