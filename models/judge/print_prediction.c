@@ -64,6 +64,20 @@ static void put_traffic_row(dti_writer *w, const int widths[1 + DTI_TABLE_TEXTS]
             dti_bytes_text(r->bytes[0], prompt), r->calls[1], dti_bytes_text(r->bytes[1], step));
 }
 
+/* Does a layer send tokens to the ranks of their experts? Nobody knows which, before a run. */
+static bool sends_tokens(dt_layers *layers, const dt_pass_cost *cost)
+{
+    for (size_t i = 0; i < cost->n; i++) {
+        const dt_traffic *item = &cost->items[i];
+        const dt_layer *layer = item->layer != NULL ? dt_layers_find(layers, item->layer) : NULL;
+        for (int m = 0; m < DT_MAX_DIMS && item->kind == DT_COMM_ALL_TO_ALL; m++) {
+            const dt_style *style = dt_layer_style_on(layer, m);
+            if (style != NULL && strcmp(style->name, "ep_dispatch_experts") == 0) return true;
+        }
+    }
+    return false;
+}
+
 static void put_traffic(dti_writer *w, const dt_prediction *p)
 {
     dti_table_row all = { .name = "all",
@@ -81,6 +95,11 @@ static void put_traffic(dti_writer *w, const dt_prediction *p)
         for (int k = 0; k < 2; k++) all.calls[k] += t.rows[i].calls[k];
     }
     put_traffic_row(w, widths, &all);
+    if (sends_tokens(dt_model_layers(dt_prediction_model(p)), &p->first.prefill) ||
+        sends_tokens(dt_model_layers(dt_prediction_model(p)), &p->first.decode))
+        dti_put(w, "%s",
+                "(all_to_all of experts: the average of tokens that choose all experts "
+                "alike; a run's depends on its tokens)\n");
     dti_free(t.rows);
 }
 

@@ -321,6 +321,22 @@ DT_TEST(plan, experts_have_three_axes)
     json_decref(v);
 }
 
+/* Bytes of tokens that go to their experts nobody knows before a run; of a sum of all they do. */
+DT_TEST(plan, says_of_which_tokens_its_bytes_are_the_average)
+{
+    char model[DT_TEST_PATH_BYTES], plan[DT_TEST_PATH_BYTES];
+    command_result r;
+
+    (void)dt_test_source_path(model, "tests/golden/qwen3_moe/base");
+    (void)dt_test_source_path(plan, "tests/pages/sent_tokens.json");
+    r = COMMAND_ENDS(0, COMMAND("plan", "-m", model, "--mesh", "tp=3", "--sequence", "9",
+                                "--sequence-parallel", "--plan", plan));
+    COMMAND_ASSERT_HAS(r.out, "model.layers.*.mlp.experts       all_to_all ");
+    COMMAND_ASSERT_HAS(r.out, "the average of tokens that choose all experts alike");
+    r = COMMAND_ENDS(0, COMMAND("plan", "-m", model, "--mesh", "tp=3", "--sequence", "9"));
+    DT_ASSERT(strstr(r.out, "the average of tokens") == NULL);
+}
+
 /* --- where a plan comes from ------------------------------------------------------------------ */
 
 /* Where the style of the head comes from, by the plan of a folder that has one of its own. */
