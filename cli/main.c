@@ -178,8 +178,8 @@ int main(int argc, char **argv)
     (void)signal(SIGPIPE, SIG_DFL);
     (void)signal(SIGXFSZ, SIG_IGN);
     allow_open_files();
+    cli_own_modules(); /* one of them tells the others that this process is there */
     dt_launch_arrive();
-    cli_own_modules();
     cli_console_init(&(cli_args){ 0 }, &env, &console);
     st = run(argc, argv, &env, &console);
     /* the others wait for this process, unless each does for itself what it was asked */

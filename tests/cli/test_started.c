@@ -186,7 +186,7 @@ DT_TEST(started, a_reader_that_stops_ends_the_run)
 /* What makes a process number `rank` of two of a job of its own. */
 typedef struct seat {
     char rank[32], port[64], folder[DT_TEST_PATH_BYTES + 16];
-    const char *variables[5];
+    const char *variables[6];
 } seat;
 
 static void take_seat(seat *s, int rank, int job, const char *folder)
@@ -198,7 +198,7 @@ static void take_seat(seat *s, int rank, int job, const char *folder)
     s->variables[1] = s->port;
     s->variables[2] = "WORLD_SIZE=2";
     s->variables[3] = s->folder;
-    s->variables[4] = NULL;
+    s->variables[4] = s->variables[5] = NULL;
 }
 
 /* Where the first descriptor that is free is a socket to another process, or memory. */
@@ -371,6 +371,29 @@ DT_TEST(started, every_process_says_why_it_failed_before_the_others_joined)
         said = command_read(out);
         COMMAND_ASSERT_HAS(said, cases[i].says);
     }
+    (void)close(to);
+}
+
+/* With the modules of the command's own installation, which nobody names. */
+DT_TEST(started, a_process_that_ends_is_missed_at_once_by_one_that_waits)
+{
+    char folder[DT_TEST_PATH_BYTES], out[DT_TEST_PATH_BYTES];
+    const int to = open_file(out, dt_test_temp_dir(folder), "out");
+    const char *const help[] = { "generate", "--help", NULL };
+    pid_t waits;
+    char *said;
+    seat s[2];
+
+    for (int rank = 0; rank < 2; rank++) {
+        take_seat(&s[rank], rank, 400, ".");
+        s[rank].variables[4] = "DTENSOR_MODULES=";
+    }
+    waits = start(generate, s[0].variables, true, to, to);
+    (void)usleep(LATE_US);
+    DT_ASSERT_EQ_INT(code_of(start(help, s[1].variables, true, to, to)), 0);
+    DT_ASSERT_EQ_INT(code_of(waits), 5);
+    said = command_read(out);
+    COMMAND_ASSERT_HAS(said, "process 1 of 2 has ended while processes were joining");
     (void)close(to);
 }
 
