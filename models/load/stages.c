@@ -204,7 +204,7 @@ static dt_status count_stages(const dt_mesh *mesh, const dt_load_options *o, dti
 
     out->n = o->n_stages > 0 ? o->n_stages : p;
     DT_CHECK(o->n_stages >= 0 && out->n % p == 0, DT_ERR_ARG,
-             "%d stages over mesh dim \"%s\" of %d: each of its ranks has as many of them",
+             "stages: %d over mesh dim \"%s\" of %d: each of its ranks has as many of them",
              o->n_stages, o->stage_dim, p);
     DT_TRY(dti_alloc_array((size_t)out->n, sizeof *out->stage, (void **)&out->stage));
     for (int s = 0; s < out->n; s++)
