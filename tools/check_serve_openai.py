@@ -22,14 +22,17 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from typing import Annotated, Literal, Optional
 
 import openai
+import pydantic
 
 TEMPLATE = (
     "{% if tools %}tools: {{ tools | tojson }}\n{% endif %}"
     "{% for m in messages %}{% if m.role not in ['system', 'user', 'assistant', 'tool'] %}"
     "{{ raise_exception('what is ' ~ m.role ~ '?') }}{% endif %}{{ m.role | upper }}:\n"
-    "{{ m.content }}\n\n{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}")
+    "{{ m.content }}{% for c in m.tool_calls %}<tool_call>\n{\"name\": {{ c.function.name | tojson }}, "
+    "\"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}\n\n{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}")
 PROMPT, TURN = "ROMEO:", [{"role": "user", "content": "Speak, I pray thee."}]
 KEY = "a key that only this script knows"
 CASES = []
@@ -278,6 +281,49 @@ def formats_are_taken_or_refused(s):
         assert c.finish_reason == "length" or isinstance(json.loads(c.message.content), dict)
     for wrong in ({"type": "grammar"}, {"type": 5}, {}):
         refused(lambda: chat(s, response_format=wrong), openai.BadRequestError, "response_format")
+
+
+class Line(pydantic.BaseModel):
+    speaker: Literal["ROMEO", "JULIET"]
+    words: Annotated[str, pydantic.Field(max_length=12)]
+    loud: Optional[bool] = None
+    steps: Annotated[int, pydantic.Field(ge=0, lt=100)]
+
+
+class Answer(pydantic.BaseModel):
+    speaker: Literal["ROMEO", "JULIET"]
+
+
+class Scene(pydantic.BaseModel):
+    lines: Annotated[list[Line], pydantic.Field(max_length=2)]
+
+
+@case
+def a_schema_gives_what_pydantic_reads(s):
+    for seed in range(4):
+        schema = {"name": "scene", "schema": Scene.model_json_schema(), "strict": True}
+        c = chat(s, response_format={"type": "json_schema", "json_schema": schema}, seed=seed,
+                 temperature=1.2, max_tokens=400).choices[0]
+        if c.finish_reason == "stop":
+            Scene.model_validate_json(c.message.content)
+    c = s.client.chat.completions.parse(model="small", messages=TURN, response_format=Answer,
+                                        max_tokens=300).choices[0]
+    assert isinstance(c.message.parsed, Answer)
+    schema["schema"] = {"type": "string", "pattern": "a"}
+    refused(lambda: chat(s, response_format={"type": "json_schema", "json_schema": schema}),
+            openai.BadRequestError, "pattern")
+
+
+@case
+def a_tool_is_called_where_it_has_to_be(s):
+    tools = [{"type": "function", "function": {"name": n, "parameters": Answer.model_json_schema()}}
+             for n in ("ask", "sing")]
+    named = {"type": "function", "function": {"name": "sing"}}
+    for choice, names in ((named, ["sing"]), ("required", ["ask", "sing"])):
+        c = chat(s, tools=tools, tool_choice=choice, max_tokens=150, seed=3).choices[0]
+        assert c.finish_reason == "tool_calls" and len(c.message.tool_calls) == 1
+        assert c.message.tool_calls[0].function.name in names
+        Answer.model_validate_json(c.message.tool_calls[0].function.arguments)
 
 
 @case

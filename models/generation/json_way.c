@@ -9,7 +9,7 @@
 #include "base/numbers.h"
 #include "models/generation/json_text.h"
 
-enum { MOST_BLANKS = 24, MOST_DIGITS = 24 };
+enum { INDENT = 4, MOST_BLANKS = 25, MOST_DIGITS = 24 };
 
 typedef enum json_mode {
     VALUE,       /* the first, behind ":", or "," of an array */
@@ -305,10 +305,11 @@ static bool can_become(int64_t x, int64_t least, int64_t most)
 static bool add_to_integer(const dti_json_schema *s, dti_json_way *w, unsigned char c)
 {
     const dti_json_node *node = &s->nodes[w->node];
-    const int64_t least = w->minus ? dti_max(1, -node->most) : node->least;
-    const int64_t most = w->minus ? -node->least : node->most;
+    int64_t least, most;
 
     if (!is_bounded(node)) return true;
+    least = w->minus ? dti_max(1, -node->most) : node->least;
+    most = w->minus ? -node->least : node->most;
     w->number = w->number * 10 + (c - '0');
     return can_become(w->number, least, most);
 }
@@ -447,13 +448,15 @@ static bool is_blank(unsigned char c)
 }
 
 /* As writers of JSON set them, so that a model has no room to go on with them: none before a colon
- * and one behind it, elsewhere a new line and an indent. */
+ * and one behind it, elsewhere a new line and an indent of four for each bracket. */
 static bool add_blank(const dti_json_schema *s, dti_json_way *w, unsigned char c)
 {
     const bool behind_colon = w->mode == VALUE && w->depth > 0 && !is_array(s, w);
+    int64_t most;
 
     if (w->mode == COLON || (w->count > 0 && (c == '\n' || c == '\r'))) return false;
-    return ++w->count <= (behind_colon ? 1 : MOST_BLANKS);
+    most = behind_colon ? 1 : dti_min(1 + INDENT * w->depth, MOST_BLANKS);
+    return ++w->count <= most;
 }
 
 /* What only the next byte shows to be over. */

@@ -82,6 +82,8 @@ DT_TEST(json_text, objects_are_taken_and_what_is_none_is_not)
         "{\"a\" :",
         "{\"a\":  ",
         "{\n\n",
+        "  {",
+        "{      ",
     };
     bool whole;
 
