@@ -60,10 +60,12 @@ DT_TEST(workers, none_outlives_its_program)
 
     (void)sigemptyset(&told);
     (void)sigaddset(&told, SIGUSR1);
+    (void)sigaddset(&told, SIGCHLD);
     (void)sigprocmask(SIG_BLOCK, &told, NULL);
     program = fork();
     if (program == 0) be_killed();
     DT_ASSERT(sigwait(&told, &signal) == 0);
+    DT_ASSERT_EQ_INT(signal, SIGUSR1); /* it is there, and has not ended without a word */
     n = worker_pids(program, workers);
     DT_ASSERT_EQ_INT(n, 2);
     DT_ASSERT(kill(workers[1], SIGSTOP) == 0); /* it cannot even hear of it */
