@@ -95,7 +95,8 @@ void dti_packed_vnni_pack(void *to_, int64_t step, const void *x, const dti_pack
             int32_t sum;
             float unit;
             dti_packed_vnni_fix(fixed + g * f->group, from + g * f->group, f->group, &sum, &unit);
-            sum = -sum; /* the lower half is not negative */
+            /* the lower half is not negative; of numbers that are none the sum is INT32_MIN */
+            sum = (int32_t)(0u - (uint32_t)sum);
             _mm_store_si128((__m128i *)(void *)at,
                             _mm_set1_epi32((int)((uint32_t)(sum >> 7) << 16 | (sum & 127))));
             _mm_store_ps((float *)(void *)(at + step), _mm_set1_ps(unit));
