@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * DeepSeek-V3 and R1, Kimi K2: Llama's block (decoder_block.c) with latent attention (mla_block.c)
+ * DeepSeek-V3 and R1: Llama's block (decoder_block.c) with latent attention (mla_block.c)
  * and, behind the first layers, a mixture of experts in groups (moe_block.c). What files have of
  * layers that guess tokens ahead is passed over. */
 #include "models/architectures/config_keys.h"

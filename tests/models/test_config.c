@@ -2,6 +2,7 @@
  *
  * Spellings of config.json: what Transformers reads we read the same, what contradicts itself or
  * asks for what is not built is refused by key. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -296,6 +297,35 @@ DT_TEST(config, layers_have_the_windows_and_positions_of_their_architecture)
         }
         rows[i].arch->release(&m);
     }
+}
+
+/* DeepSeek-V3 as its own files spell it: what is remembered is one key head, and scores grow by
+ * YaRN's factor, (0.1 ln 40 + 1)^2 / sqrt(128 + 64). */
+DT_TEST(config, latent_attention_is_read_as_files_have_it)
+{
+    static const char text[] =
+        "{\"hidden_size\": 7168, \"num_attention_heads\": 128, \"num_key_value_heads\": 128, "
+        "\"num_hidden_layers\": 4, \"q_lora_rank\": 1536, \"kv_lora_rank\": 512, "
+        "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, "
+        "\"scoring_func\": \"sigmoid\", \"topk_method\": \"noaux_tc\", \"moe_layer_freq\": 1, "
+        "\"num_nextn_predict_layers\": 1, \"max_position_embeddings\": 163840, "
+        "\"rope_theta\": 10000, \"rope_scaling\": {\"beta_fast\": 32, \"beta_slow\": 1, "
+        "\"factor\": 40, \"mscale\": 1.0, \"mscale_all_dim\": 1.0, "
+        "\"original_max_position_embeddings\": 4096, \"type\": \"yarn\"}}";
+    dt_model_info info = { .n_eos = 0 };
+    DT_ENDS(dti_json_free) dti_json_doc doc;
+    dti_decoder m = { 0 };
+
+    DT_ASSERT_OK(dti_json_parse("config.json", text, strlen(text), &doc));
+    DT_ASSERT_OK(dti_arch_deepseek_v3.read_config(&m, &doc.root, &info));
+    DT_ASSERT_EQ_INT(info.n_kv_heads, 1);
+    DT_ASSERT_EQ_INT(info.head_dim, 576);
+    DT_ASSERT_EQ_INT(m.rope[0].dim, 64);
+    DT_ASSERT(fabs((double)m.blocks[3].attention.scale - 0.1352337788) < 1e-7);
+    DT_ASSERT(fabs(m.rope[0].attention_factor - 1.0) < 1e-12);
+    DT_ASSERT(!m.blocks[2].sparse && m.blocks[3].sparse && m.moe.shared == 2048);
+    DT_ASSERT(m.moe.routing.n_groups == 8 && m.moe.routing.n_chosen_groups == 4);
+    dti_arch_deepseek_v3.release(&m);
 }
 
 /* Both spellings of Gemma's rotations and kinds of layers. */
