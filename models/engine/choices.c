@@ -95,7 +95,8 @@ static dt_status collect_picks(dt_engine *e, int64_t n_out)
             row += p->parts[i].chooses;
         }
     }
-    qsort(c->picks, (size_t)c->n_picks, sizeof *c->picks, by_group);
+    /* no text may be due: of the first pass there are no picks at all */
+    if (c->n_picks > 1) qsort(c->picks, (size_t)c->n_picks, sizeof *c->picks, by_group);
     return DT_OK;
 }
 
