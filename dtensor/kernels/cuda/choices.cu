@@ -235,12 +235,12 @@ template <typename T> __global__ void __launch_bounds__(THREADS) route_weights(c
 
     if (row >= j.n_rows) return;
     if (!j.sigmoid) sums_of(j, x, lane, &largest, &sum);
-    for (int64_t i = lane; i < j.k; i += DTI_WARP)
+    for (int64_t i = lane; i < j.k && j.normalise; i += DTI_WARP)
         chosen += weight_of(j, x, j.ids[row * j.k + i], largest, sum);
-    chosen = chosen_of(j, chosen);
+    chosen = j.normalise ? chosen_of(j, chosen) : 1.0f;
     for (int64_t i = lane; i < j.k; i += DTI_WARP) {
         const float w = weight_of(j, x, j.ids[row * j.k + i], largest, sum);
-        dti_narrow((T *)j.weights + row * j.k + i, (j.normalise ? w / chosen : w) * j.scale);
+        dti_narrow((T *)j.weights + row * j.k + i, w / chosen * j.scale);
     }
 }
 
