@@ -224,10 +224,12 @@ DT_TEST(cli_plan_auto, experts_have_styles_of_the_plan)
 DT_TEST(cli_plan_auto, every_checkpoint_trains_by_its_plans_as_alone)
 {
     dt_test_long();
-    for (int f = 0; f < DT_GOLDEN_FIXTURES; f++)
-        if (strcmp(dt_golden_fixtures[f], "gemma3/multimodal") !=
-            0) /* train refuses a part alone */
+    for (int f = 0; f < DT_GOLDEN_ALL; f++) {
+        /* train refuses a part alone; experts that are clamped have no gradient */
+        if (strstr(dt_golden_fixtures[f], "/multimodal") == NULL &&
+            strstr(dt_golden_fixtures[f], "gpt_oss/") == NULL)
             train_fixture(dt_golden_fixtures[f]);
+    }
 }
 
 /* Tokens under a plan of generation, NULL: on one rank. */
@@ -284,7 +286,7 @@ DT_TEST(cli_plan_auto, generate_takes_the_file_by_plan)
 DT_TEST(cli_plan_auto, every_checkpoint_generates_by_its_plans_as_alone)
 {
     dt_test_long();
-    for (int f = 0; f < DT_GOLDEN_FIXTURES; f++) generate_fixture(dt_golden_fixtures[f]);
+    for (int f = 0; f < DT_GOLDEN_ALL; f++) generate_fixture(dt_golden_fixtures[f]);
 }
 
 DT_TEST(cli_plan_auto, one_way_is_judged_beside_the_others)
