@@ -138,7 +138,7 @@ typedef struct dt_save_options {
  *                         with `finite` numbers that are not
  *             DT_ERR_IO   a file cannot be written, or another save writes into `dir`: what was
  *                         begun is removed again
- *             DT_ERR_UNSUPPORTED  experts that files hold transposed
+ *             DT_ERR_UNSUPPORTED  packed weights that files cannot hold
  *             DT_ERR_MEMORY, DT_ERR_COMM
  */
 DT_API DT_MUST_USE dt_status dt_layers_write(dt_layers *layers, const char *dir,

@@ -15,9 +15,10 @@
 #include "mesh/runtime.h"
 #include "tests/support/dt_test.h"
 
-static const char *const fixtures[] = { "llama/uneven", "llama/tied",       "llama/sharded",
-                                        "qwen3/uneven", "gpt_neo/uneven",   "gemma3/uneven",
-                                        "phi3/uneven",  "qwen3_moe/uneven", "glm4_moe/uneven" };
+static const char *const fixtures[] = { "llama/uneven",  "llama/tied",       "llama/sharded",
+                                        "qwen3/uneven",  "gpt_neo/uneven",   "gemma3/uneven",
+                                        "phi3/uneven",   "qwen3_moe/uneven", "glm4_moe/uneven",
+                                        "gpt_oss/uneven" };
 static const char *const meshes[] = { "tp=1", "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
 
 typedef struct saving {

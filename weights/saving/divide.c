@@ -19,8 +19,10 @@ dt_status dti_save_add(dti_saver *s, const char *name, dt_dtype dtype, const dti
     DT_TRY(dti_grow((void **)&s->values, &s->n_values_room, s->n + 1, sizeof *s->values));
     spec = &s->specs[s->n];
     *spec = (dti_st_spec){ .dtype = dtype, .n_axes = n };
-    for (int a = 0; a < n; a++)
-        spec->shape[a] = dt_tensor_extent(v->x, v->reversed ? 1 - a : a) / (a == n - 1 ? per : 1);
+    for (int a = 0; a < n; a++) {
+        const int in_memory = v->reversed && a >= n - 2 ? 2 * n - 3 - a : a;
+        spec->shape[a] = dt_tensor_extent(v->x, in_memory) / (a == n - 1 ? per : 1);
+    }
     if (v->rows > 0) { /* of one expert */
         spec->n_axes = 2;
         spec->shape[0] = v->zero_bits > 0 ? (v->rows * v->zero_bits + 31) / 32 : v->rows;
@@ -45,9 +47,6 @@ static dt_status add(dti_saver *s, const dt_layer *layer, int param)
     DT_CHECK(x != NULL, DT_ERR_ARG, "%s.%s has no value yet", info.layer, info.name);
     if (merges && info.adapter) return DT_OK;
     if (info.packed != DT_PACKED_NOT) return dti_save_packed(s, layer, param);
-    DT_CHECK(!info.reversed || info.n_axes == 2, DT_ERR_UNSUPPORTED,
-             "%s.%s has %d axes: of transposed weights only matrices can be saved", info.layer,
-             info.name, info.n_axes);
     (void)dti_param_tensor_name(&info, name, sizeof name);
     return dti_save_add(s, name, s->keep_dtype ? dt_tensor_dtype(x) : s->dtype, &v);
 }

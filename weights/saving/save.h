@@ -39,7 +39,7 @@ typedef struct dti_beside dti_beside;
 /* A parameter on its way into a file. */
 typedef struct dti_saved {
     dt_tensor *x;          /* borrowed */
-    bool reversed;         /* a matrix that the file holds as [in, out] */
+    bool reversed;         /* the file has the last two axes the other way round: [in, out] */
     const dt_layer *merge; /* whose kind says what parameter `param` becomes; NULL: x is it */
     int param;
     bool words;                  /* the file has x's bytes as words of its dtype */

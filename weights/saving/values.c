@@ -143,6 +143,22 @@ static dt_status write_transposed(dti_save_file *f, const dt_local *from, dt_dty
     return st;
 }
 
+/* The same of experts [e, out, in], matrix by matrix. */
+static dt_status write_reversed(dti_save_file *f, const dt_local *from, dt_dtype dtype, int64_t at)
+{
+    const int64_t elements = from->shape[1] * from->shape[2];
+    dt_local one = *from;
+
+    if (from->n_axes < 3) return write_transposed(f, from, dtype, at);
+    one.n_axes = 2;
+    memcpy(one.shape, from->shape + 1, 2 * sizeof *one.shape);
+    for (int64_t e = 0; e < from->shape[0]; e++) {
+        one.data = (char *)from->data + (size_t)(e * elements) * dt_dtype_size(from->dtype);
+        DT_TRY(write_transposed(f, &one, dtype, at + e * elements * (int64_t)dt_dtype_size(dtype)));
+    }
+    return DT_OK;
+}
+
 /* Numbers of this rank's that cannot be saved are told when all have come to the end: others may
  * wait for it in a move. */
 static dt_status refuse(dti_saver *s, size_t i, dt_status st)
@@ -167,7 +183,7 @@ static dt_status write_tensor(dti_saver *s, dti_save_file *f, size_t i, dt_tenso
 {
     const bool reversed = s->values[i].reversed;
     const dt_dtype dtype = s->values[i].words ? dt_tensor_dtype(x) : s->specs[i].dtype;
-    const int axis = reversed ? 1 : 0;
+    const int axis = reversed && dt_tensor_n_axes(x) == 2 ? 1 : 0; /* of the file's rows */
     dt_placement want[DT_MAX_DIMS];
     dt_tensor *rows = NULL;
     const dt_local *local;
@@ -190,7 +206,7 @@ static dt_status write_tensor(dti_saver *s, dti_save_file *f, size_t i, dt_tenso
         DT_TRY_TO(done, st, dti_host_open(rows, DTI_HOST_READS, &host));
         if (s->finite) st = check_finite(&host.local, n);
         if (st == DT_OK)
-            st = reversed ? write_transposed(f, &host.local, dtype, at)
+            st = reversed ? write_reversed(f, &host.local, dtype, at)
                           : dti_save_elements(f, &host.local, dtype, n, at);
         DT_TRY_TO(done, st, dti_host_close(&host, refuse(s, i, st)));
     }
