@@ -14,7 +14,8 @@ CPU (their models want a GPU): Fp8Quantize and Fp8Dequantize, QuantLinear of qli
 "gptq" and "awq" are packed here, by the formulas of their layouts, with what packages do not make: zero points at
 both ends, blocks that end short, outputs that 32 does not divide.
 
-Experts are packed one by one, under the names that Transformers writes them with and tools pack them under.
+Experts are packed one by one, under the names that Transformers writes them with and tools pack them under; those of
+"mxfp4" all together, as gpt-oss has them, and unpacked by Transformers' convert_moe_packed_tensors.
 
 Run, from the repository root (seconds; a name makes that fixture alone):
 
@@ -42,7 +43,9 @@ from compressed_tensors.compressors.base import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig, Phi3Config, Qwen3MoeConfig
+from transformers import (AutoModelForCausalLM, GptOssConfig, LlamaConfig, MixtralConfig, Phi3Config,
+                          Qwen3MoeConfig)
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 LLAMA = (LlamaConfig, {
     "vocab_size": 120, "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2,
@@ -66,6 +69,13 @@ MIXTRAL = (MixtralConfig, {
     "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 5,
     "num_experts_per_tok": 2, "max_position_embeddings": 64, "tie_word_embeddings": False})
+
+GPT_OSS = (GptOssConfig, {
+    "vocab_size": 96, "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 5,
+    "num_experts_per_tok": 2, "sliding_window": 6, "swiglu_limit": 1.5,
+    "max_position_embeddings": 64, "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}})
 
 # name: model, its dtype, format, what is said of weights, what is ignored
 FIXTURES = {
@@ -118,8 +128,11 @@ FIXTURES = {
                            ["lm_head", r"re:.*block_sparse_moe\.gate$"]),
     "mixtral_awq": (MIXTRAL, torch.float32, "awq",
                     {"bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}, ["gate"]),
+    "gpt_oss_mxfp4": (GPT_OSS, torch.bfloat16, "mxfp4", {},
+                      ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                       "model.embed_tokens", "lm_head"]),
 }
-OWN = {"fp8": "fp8", "gptq": "gptq", "awq": "awq",
+OWN = {"fp8": "fp8", "gptq": "gptq", "awq": "awq", "mxfp4": "mxfp4",
        "transformers": "fp8", "auto_gptq": "gptq", "autoawq": "awq"} # and its quant_method
 TOKENS = 11
 
@@ -291,7 +304,31 @@ def pack_autoawq(name, weight, said):
     return {f"{name}.{k}": getattr(module, k) for k in ("qweight", "qzeros", "scales")}, values.t()
 
 
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def pack_mxfp4(model):
+    """Experts as blocks [E, out, in / 32, 16] and scales [E, out, in / 32]; one block of each weight is
+    zeros, one has the least scale, and in others the largest code is met from above."""
+    tensors = {k: v.clone() for k, v in model.state_dict().items()}
+    for name in [k for k in tensors if k.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        parts = tensors.pop(name).float().transpose(1, 2).unflatten(2, (-1, 32)).clone()
+        parts[0, 0, 0] = 0
+        parts[1, 1, 0] *= 2.0 ** -130
+        scales = parts.abs().amax(-1).clamp(min=2.0 ** -125).log2().floor() - 2
+        codes = (parts.abs() / scales.exp2()[..., None])[..., None].sub(FP4).abs().argmin(-1)
+        codes += 8 * (parts < 0)
+        tensors[name + "_blocks"] = (codes[..., 0::2] + 16 * codes[..., 1::2]).to(torch.uint8)
+        tensors[name + "_scales"] = (scales + 127).to(torch.uint8)
+        values = convert_moe_packed_tensors(tensors[name + "_blocks"], tensors[name + "_scales"])
+        assert torch.isfinite(values).all()
+        model.get_parameter(name).data.copy_(values)
+    return tensors
+
+
 def pack_own(model, method, said, ignore):
+    if method == "mxfp4":
+        return pack_mxfp4(model)
     tensors = plain_tensors(model)
     packer = globals()["pack_" + method]
     for name, weight in linears(model):
@@ -374,12 +411,14 @@ def make(name, root):
         json.dump(written, f, indent=2, sort_keys=True)
         f.write("\n")
     prompt = torch.randint(0, keys["vocab_size"], (TOKENS,))
+    exact = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    exact.load_state_dict(model.float().state_dict()) # rotations as f32 has them
     with torch.no_grad():
-        logits = model.float()(prompt[None]).logits[0]
+        logits = exact(prompt[None]).logits[0]
     # int-quantized rounds activations; zero points are not loaded as compressed-tensors packs them
     # nor experts at all, which are one tensor there
     moe = kind in (MixtralConfig, Qwen3MoeConfig)
-    if form == "transformers" or form not in OWN and form != "int-quantized" and args.symmetric and not moe:
+    if form in ("transformers", "mxfp4") or form not in OWN and form != "int-quantized" and args.symmetric and not moe:
         other = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=dtype)
         with torch.no_grad():
             off = (other(prompt[None]).logits[0].float() - logits).abs().max()

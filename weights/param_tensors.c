@@ -212,6 +212,39 @@ static dt_status packed_tensors(const dti_ckpt *ckpt, const dt_spelling *spellin
     return DT_OK;
 }
 
+enum { MXFP4_BLOCK = 32, MXFP4_BYTES = MXFP4_BLOCK / 2 };
+
+/* "model.layers.0.mlp.experts.down_proj_blocks" [experts, out, in / 32, 16], two numbers in a byte,
+ * and "..._scales" [experts, out, in / 32], whatever order plain files have. */
+static dt_status mxfp4_tensors(const dti_ckpt *ckpt, const dt_spelling *spellings,
+                               const dt_param_info *info, dti_tensor_fn fn, void *arg)
+{
+    const int64_t n = info->axis[0].extent, rows = info->axis[1].extent;
+    const int64_t n_in = info->axis[2].extent;
+    char blocks[NAME_BYTES], scales[NAME_BYTES];
+    dti_param_tensor t = { .whole = true,
+                           .name = blocks,
+                           .dtype = "U8",
+                           .n_axes = 4,
+                           .shape = { n, rows, n_in / MXFP4_BLOCK, MXFP4_BYTES },
+                           .n_weights = n * rows * n_in,
+                           .part = DT_PACKED_CODES,
+                           .block = MXFP4_BLOCK };
+
+    (void)snprintf(blocks, sizeof blocks, "%s_blocks", info->layer);
+    (void)snprintf(scales, sizeof scales, "%s_scales", info->layer);
+    t.entry = find_name(ckpt, spellings, blocks);
+    t.scales = find_name(ckpt, spellings, scales);
+    DT_TRY(fn(arg, &t));
+    t.name = scales;
+    t.entry = t.scales;
+    t.part = DT_PACKED_SCALES;
+    t.n_axes = 3;
+    t.n_weights = 0;
+    DT_TRY(fn(arg, &t));
+    return DT_OK;
+}
+
 dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
                           const dt_param_info *info, dti_tensor_fn fn, void *arg)
 {
@@ -222,6 +255,7 @@ dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
 
     if (info->packed != DT_PACKED_NOT && info->packing.form != DT_PACKED_PLAIN)
         return packed_tensors(ckpt, spellings, info, fn, arg);
+    if (info->packing.form == DT_PACKED_MXFP4) return mxfp4_tensors(ckpt, spellings, info, fn, arg);
     if (info->packed != DT_PACKED_NOT) { /* made of the weight */
         if (info->packed != DT_PACKED_CODES) return DT_OK;
         plain = dti_param_plain(info);

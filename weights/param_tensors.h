@@ -32,7 +32,9 @@ typedef struct dti_param_tensor {
     bool whole;          /* it is the parameter; otherwise rows `first` .. of one expert's weight */
     int64_t expert;
     int64_t first;
-    dt_packed part; /* of a packed weight */
+    dt_packed part;                    /* of a packed weight, or of one that reading unpacks */
+    const struct dti_st_entry *scales; /* of blocks (mxfp4.c): theirs */
+    int64_t block;                     /* inputs that an element of the third axis is for; 0: one */
 } dti_param_tensor;
 
 typedef dt_status (*dti_tensor_fn)(void *arg, const dti_param_tensor *tensor);
@@ -91,6 +93,19 @@ typedef struct dti_param_source {
     bool reversed;
     const struct dti_st_stage *stage;
 } dti_param_source;
+
+struct dti_st_box;
+
+/* Blocks of MXFP4 as numbers of `dtype` (mxfp4.c), a box of [experts, outputs, inputs] as
+ * dti_ckpt_read_strided() reads it. Exact, or DT_ERR_FORMAT: a scale is no number, or the dtype
+ * does not hold a weight. */
+dt_status dti_read_mxfp4(const struct dti_ckpt *ckpt, const dti_param_tensor *t,
+                         const struct dti_st_box *box, dt_dtype dtype,
+                         const struct dti_st_stage *stage, void *to) DT_MUST_USE;
+
+/* Reads scales of MXFP4. DT_ERR_FORMAT: one is no number. */
+dt_status dti_check_mxfp4_scales(const struct dti_ckpt *ckpt, const dti_param_tensor *t,
+                                 const struct dti_st_stage *stage) DT_MUST_USE;
 
 struct dti_upload;
 

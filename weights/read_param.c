@@ -86,14 +86,18 @@ dt_status dti_read_part(const dti_ckpt *ckpt, const dti_param_tensor *t, const d
 
     for (int a = 0; a < local->n_axes; a++)
         if (part->begin[a] >= part->end[a]) return DT_OK;
-    piece_of(part->x, part->reversed, &p);
+    if (t->block > 0 && t->part == DT_PACKED_SCALES) return DT_OK; /* read with their blocks */
+    piece_of(part->x, part->reversed && t->block == 0, &p);
     for (int a = 0; a >= 0;) {
         dti_st_box box;
         int64_t first;
         if (box_of(&p, run, part, &box, &first) &&
-            (t->whole || box_of_part(t, p.stride, &box, &first)))
-            DT_TRY(dti_ckpt_read_strided(ckpt, t->entry->name, &box, local->dtype, stage,
-                                         (char *)to + first * size));
+            (t->whole || box_of_part(t, p.stride, &box, &first))) {
+            void *at = (char *)to + first * size;
+            DT_TRY(t->block > 0 ? dti_read_mxfp4(ckpt, t, &box, local->dtype, stage, at)
+                                : dti_ckpt_read_strided(ckpt, t->entry->name, &box, local->dtype,
+                                                        stage, at));
+        }
         for (a = p.n_axes - 1; a >= 0; a--) {
             if (++run[a] < p.axis[a].n) break;
             run[a] = 0;

@@ -42,13 +42,16 @@ typedef struct dt_head_counts {
 
 /* What files have of a packed weight: compressed-tensors' words of 32 bits ("pack-quantized") or
  * bytes with a sign ("int-quantized"); the weight of a linear layer, which reading packs; floats of
- * 8 bits with scales, or with scales called weight_scale_inv; what GPTQ and AWQ write. */
+ * 8 bits with scales, or with scales called weight_scale_inv; what GPTQ and AWQ write. And of plain
+ * experts blocks of floats of 4 bits with scales that are powers of two, of which reading makes
+ * numbers of the model's dtype. */
 typedef enum dt_packed_form {
     DT_PACKED_WORDS,
     DT_PACKED_BYTES,
     DT_PACKED_PLAIN,
     DT_PACKED_E4M3,
     DT_PACKED_E4M3_INV,
+    DT_PACKED_MXFP4,   /* of kinds of plain weights alone */
     DT_PACKED_GPTQ,    /* whose zero points are stored less one */
     DT_PACKED_GPTQ_V2, /* as they are */
     DT_PACKED_AWQ
@@ -82,7 +85,7 @@ struct dt_layer_spec {
                            * "gate_proj" and "up_proj"; live as long as the layers; or NULL */
     int64_t step[2];      /* of axis[0] and axis[1], where they count rows, and of their blocks: cut
                            * in multiples of as many; 0: 1 */
-    dt_packing packing;   /* kinds of packed weights */
+    dt_packing packing;   /* kinds of packed weights; of experts the form of their files */
     int64_t padding;      /* embeddings: one more than the id whose row takes no gradient from where
                            * it is looked up, dt_embedding_padded(); 0: none */
     int stage; /* of a pipeline that the layer belongs to. Layers of two stages that share a weight

@@ -167,7 +167,8 @@ static dt_status read_heads(const dt_config *config, const dt_config_defaults *d
 static dt_status refuse_quantised(const dt_config *config)
 {
     /* by models/describe, which knows the layers */
-    static const char *const read_elsewhere[] = { "compressed-tensors", "fp8", "gptq", "awq" };
+    static const char *const read_elsewhere[] = { "compressed-tensors", "fp8", "gptq", "awq",
+                                                  "mxfp4" };
     const dt_config quantised = dt_config_member(config, "quantization_config");
     const dt_config method = dt_config_member(&quantised, "quant_method");
     const char *name = "";

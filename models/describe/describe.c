@@ -343,21 +343,22 @@ static dt_status check_shape(const dti_ckpt *ckpt, const dti_param_tensor *t,
                              const char *const keys[2], const dti_described *d)
 {
     const dti_st_entry *e = t->entry;
-    const int all = t->n_axes == 3; /* experts before the weight's axes */
+    const int all = t->n_axes > 2; /* experts before the weight's axes */
+    const int64_t per = t->block > 0 ? t->block : 1;
     const size_t bytes = (size_t)t->n_axes * sizeof t->shape[0];
     const bool alike = e->n_axes == t->n_axes && memcmp(e->shape, t->shape, bytes) == 0;
     const bool fits = alike || (t->single && is_single(e));
     char found[SHAPE_BYTES], wanted[SHAPE_BYTES], missing[MISSING_BYTES] = "";
 
-    for (int a = all; a < t->n_axes && !fits; a++)
-        say_missing(ckpt, d, keys[a - all], t->shape[a], missing);
+    for (int a = all; a < t->n_axes && a < all + 2 && !fits; a++)
+        say_missing(ckpt, d, keys[a - all], t->shape[a] * (a == 2 ? per : 1), missing);
     DT_CHECK(fits, DT_ERR_FORMAT,
-             "%s: tensor %s is %s, but config.json asks for %s, which is %s%s%s%s%s",
+             "%s: tensor %s is %s, but config.json asks for %s, which is %s%s%s%s%s%s",
              dti_ckpt_label(ckpt, e->name), e->name,
              dti_shape_text(e->shape, e->n_axes, found, sizeof found),
              dti_shape_text(t->shape, t->n_axes, wanted, sizeof wanted),
              all ? "num_experts by " : "", keys[0], t->n_axes > 1 ? " by " : "",
-             t->n_axes > 1 ? keys[1] : "", missing);
+             t->n_axes > 1 ? keys[1] : "", t->block > 0 ? " / 32, blocks of MXFP4" : "", missing);
     DT_CHECK(t->dtype == NULL || strcmp(e->dtype_name, t->dtype) == 0, DT_ERR_FORMAT,
              "%s: tensor %s is %s: by quantization_config of config.json it is %s",
              dti_ckpt_label(ckpt, e->name), e->name, e->dtype_name, t->dtype);

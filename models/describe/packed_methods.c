@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * quantization_config of FP8 with scales of blocks (DeepSeek, Qwen), of GPTQ and of AWQ: one way
- * for all linear layers and experts but the head, routers and those that are listed. */
+ * for all linear layers and experts but the head, routers and those that are listed. And of MXFP4,
+ * for experts that files hold in one tensor: these are read as plain ones. */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "models/describe/describe.h"
 #include "models/describe/packed_config.h"
+
+enum { MXFP4_BLOCK = 32 }; /* inputs */
 
 static dt_status refuse(const dti_json *config, const char *key, const char *words)
 {
@@ -93,6 +97,14 @@ static dt_status read_awq(const dti_json *config, dt_packing *p, bool *zeros)
     return DT_OK;
 }
 
+static dt_status read_mxfp4(const dti_json *config, dt_packing *p, bool *zeros)
+{
+    (void)config;
+    *p = (dt_packing){ .form = DT_PACKED_MXFP4 };
+    *zeros = false;
+    return DT_OK;
+}
+
 static const struct {
     const char *name;
     dt_status (*read)(const dti_json *config, dt_packing *p, bool *zeros);
@@ -101,15 +113,20 @@ static const struct {
     { "fp8", read_fp8, { "modules_to_not_convert", "ignored_layers" } },
     { "gptq", read_gptq, { "modules_to_not_convert", NULL } },
     { "awq", read_awq, { "modules_to_not_convert", NULL } },
+    { "mxfp4", read_mxfp4, { "modules_to_not_convert", NULL } },
 };
 
 /* --- layers ----------------------------------------------------------------------------------- */
 
-/* A name in a list is that of a module, or of one that it lies in, or the end of one. */
+/* A name in a list is that of a module, or of one that it lies in, or the end of one; "*" is any
+ * component. */
 static bool names(const char *text, const char *name)
 {
     const size_t n = strlen(text), all = strlen(name);
+    char inside[DT_PARAM_NAME_BYTES];
 
+    (void)snprintf(inside, sizeof inside, "%s.**", text);
+    if (dti_name_matches(text, name) || dti_name_matches(inside, name)) return true;
     return (strncmp(name, text, n) == 0 && (name[n] == '\0' || name[n] == '.')) ||
            (all > n && strcmp(name + all - n, text) == 0);
 }
@@ -141,21 +158,45 @@ static bool is_kept(const dti_described *d, int i)
             (d->builder.specs[i].kind == &dt_linear_kind && strstr(outputs, "experts") != NULL));
 }
 
+/* Experts of a tensor each for gate and up and for down, of one piece: *n more of them. */
+static dt_status unpack_spec(const dti_json *config, dt_layer_spec *spec, const dt_packing *packing,
+                             int *n)
+{
+    if (spec->kind != &dt_experts_kind || spec->parts[0] != NULL || spec->blocks[0].n > 0)
+        return DT_OK;
+    if (spec->axis[1].extent % MXFP4_BLOCK != 0)
+        return dti_json_refuse(config, DT_ERR_FORMAT,
+                               "of a method whose blocks of %d divide the %lld inputs of %s",
+                               (int)MXFP4_BLOCK, (long long)spec->axis[1].extent, spec->name);
+    spec->packing = *packing;
+    ++*n;
+    return DT_OK;
+}
+
 dt_status dti_packed_method_read(const dti_json *config, const char *method, dti_described *d)
 {
     size_t m = 0;
     dt_packing packing;
-    bool zeros;
+    bool zeros, mxfp4;
+    int n = 0;
 
     while (m < DT_COUNT(methods) && strcmp(methods[m].name, method) != 0) m++;
     if (m == DT_COUNT(methods)) return refuse(config, "quant_method", "a method that is read");
     DT_TRY(methods[m].read(config, &packing, &zeros));
+    mxfp4 = packing.form == DT_PACKED_MXFP4;
     for (int i = 0; i < d->builder.n; i++) {
         dt_layer_spec *spec = &d->builder.specs[i];
         bool kept = false;
         if (!dti_packed_may(spec) || is_kept(d, i)) continue;
+        if (mxfp4 && spec->kind != &dt_experts_kind) continue;
         for (int k = 0; k < 2; k++) DT_TRY(is_listed(d, config, methods[m].kept[k], spec, &kept));
-        if (!kept) DT_TRY(dti_packed_spec(d, i, config, packing, zeros));
+        if (!kept && mxfp4) DT_TRY(unpack_spec(config, spec, &packing, &n));
+        if (!kept && !mxfp4) DT_TRY(dti_packed_spec(d, i, config, packing, zeros));
+        n += kept;
     }
+    if (mxfp4 && n == 0)
+        return refuse(config, "quant_method",
+                      "a method that is read: mxfp4 is, of experts that files hold in one tensor "
+                      "(gpt_oss), which this model has not");
     return DT_OK;
 }

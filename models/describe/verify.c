@@ -273,9 +273,17 @@ static dt_status check_groups(void *arg, const dti_param_tensor *t)
 {
     const group_check *c = arg;
 
-    if (t->input_group == 0 || dti_ckpt_is_faulty(c->ckpt, t->entry->name)) return DT_OK;
-    if (t->entry->n_axes != 1 || t->entry->shape[0] != t->shape[0]) return DT_OK; /* said before */
-    return find(c->v, dti_check_input_groups(c->ckpt, t, c->stage));
+    const bool scales = t->block > 0 && t->part == DT_PACKED_SCALES;
+    const dti_st_entry *e = t->entry;
+    const size_t bytes = (size_t)t->n_axes * sizeof *t->shape;
+
+    if ((t->input_group == 0 && !scales) || e == NULL || dti_ckpt_is_faulty(c->ckpt, e->name))
+        return DT_OK;
+    if (e->n_axes != t->n_axes || memcmp(e->shape, t->shape, bytes) != 0 ||
+        strcmp(e->dtype_name, scales ? t->dtype : e->dtype_name) != 0)
+        return DT_OK; /* said before */
+    return find(c->v, scales ? dti_check_mxfp4_scales(c->ckpt, t, c->stage)
+                             : dti_check_input_groups(c->ckpt, t, c->stage));
 }
 
 /* What loading asks of whole numbers. */
@@ -284,9 +292,10 @@ static dt_status read_groups(verifying *v, const dti_described *d, const dti_ckp
 {
     group_check c = { v, ckpt, stage };
 
-    for (int i = 0; i < d->builder.n && d->info.packed; i++) {
+    for (int i = 0; i < d->builder.n; i++) {
         const dt_layer_spec *spec = &d->builder.specs[i];
-        for (int p = 0; p < dt_spec_n_params(spec); p++) {
+        const bool mxfp4 = spec->packing.form == DT_PACKED_MXFP4;
+        for (int p = 0; p < dt_spec_n_params(spec) && (mxfp4 || d->info.packed); p++) {
             const dt_param_info info = dt_spec_param(spec, p);
             DT_TRY(dti_each_tensor(ckpt, d->arch->spellings, &info, check_groups, &c));
         }

@@ -50,6 +50,7 @@ static const fixture fixtures[] = {
     { "llama_fp8_blocks", 1e-5, 11, "", "", NULL },
     { "small_fp8_transformers", 1e-5, 7, "", "", NULL },
     { "qwen3_moe_fp8_blocks", 1e-5, 13, "", "", NULL },
+    { "gpt_oss_mxfp4", 1e-5, 0, "", "", NULL }, /* plain from then on */
 };
 enum { N_SAVED = 15 };
 
@@ -241,6 +242,32 @@ DT_TEST(packed_files, experts_cut_as_a_whole_match_too)
         }
 }
 
+/* Blocks of 32 inputs that ranks share, and whole experts with their biases; the numbers are f32's,
+ * bf16's and f16's alike. Saved it is a plain folder, and the same to the bit. */
+DT_TEST(packed_files, mxfp4_becomes_plain_weights_wherever_it_is_cut)
+{
+    static const dt_plan_rule rules[] = {
+        { "model.layers.*.mlp.experts.gate_up_proj", "grouped_gemm" },
+        { "model.layers.*.mlp.experts.gate_up_proj_bias", "grouped_gemm" },
+        { "model.layers.*.mlp.experts.down_proj", "grouped_gemm" },
+        { "model.layers.*.mlp.experts.down_proj_bias", "grouped_gemm" },
+        { "model.layers.*.mlp.experts", "ep_dispatch_experts" },
+    };
+    static const dt_plan on_tp = { .rules = rules, .n_rules = 5, .strict = true };
+    static const dt_plan on_ep = { .rules = rules, .n_rules = 5, .dim = "ep", .strict = true };
+    static const char *const meshes[] = { "tp=1", "tp=3", "tp=4", "ep=2,tp=2", "ep=3,tp=1" };
+
+    for (size_t m = 0; m < DT_COUNT(meshes); m++)
+        for (int whole = 0; whole < 2; whole++) {
+            char temporary[DT_TEST_PATH_BYTES];
+            fixture f = named("gpt_oss_mxfp4");
+            f.plan = meshes[m][0] == 'e' ? &on_ep : whole ? &on_tp : NULL;
+            (void)snprintf(f.saved, sizeof f.saved, "%s/saved", dt_test_temp_dir(temporary));
+            dt_test_on_ranks(meshes[m], matches, &f);
+            dt_test_remove_dir(temporary);
+        }
+}
+
 /* --- what is refused -------------------------------------------------------------------------- */
 
 /* config.json of a fixture with the first `from` as `to`. */
@@ -334,6 +361,19 @@ DT_TEST(packed_files, what_a_folder_may_not_say_is_refused_by_name)
         { "      64\n", "      0\n", DT_ERR_FORMAT, "weight_block_size", "llama_fp8_blocks" },
         { "\"strategy\": \"tensor\"", "\"strategy\": \"block\"", DT_ERR_FORMAT, "block_structure",
           "llama_fp8_tensor" },
+        { "\"fp8\"", "\"mxfp4\"", DT_ERR_UNSUPPORTED, "which this model has not",
+          "llama_fp8_blocks" },
+        { "\"intermediate_size\": 32", "\"intermediate_size\": 48", DT_ERR_FORMAT,
+          "blocks of 32 divide the 48 inputs of model.layers.0.mlp.experts.down_proj",
+          "gpt_oss_mxfp4" },
+        { "\"intermediate_size\": 32", "\"intermediate_size\": 64", DT_ERR_FORMAT,
+          "gate_up_proj_blocks is [5, 64, 2, 16], but config.json asks for [5, 128, 2, 16]",
+          "gpt_oss_mxfp4" },
+        { "\"num_local_experts\": 5", "\"num_local_experts\": 4", DT_ERR_FORMAT,
+          "is [5, 64], but config.json asks for [4, 64]", "gpt_oss_mxfp4" },
+        { "\"lm_head\"", "\"model.layers.*.mlp.experts\"", DT_ERR_FORMAT,
+          "experts.gate_up_proj is missing", "gpt_oss_mxfp4" },
+        { "\"mxfp4\"", "\"mxfp8\"", DT_ERR_UNSUPPORTED, "here by \"mxfp8\"", "gpt_oss_mxfp4" },
     };
 
     for (size_t i = 0; i < DT_COUNT(changes); i++) {
@@ -391,26 +431,33 @@ static void find_patched(patch *p)
     DT_ASSERT_EQ_INT(p->found, 1);
 }
 
-static void refuse_patched(const patch *given)
+/* A copy of the fixture in p->folder, with other bytes. */
+static void make_patched(patch *p)
 {
-    const fixture f = named(given->fixture);
-    patch p = *given;
+    const fixture f = named(p->fixture);
     char path[DT_TEST_PATH_BYTES + 32];
     dti_ckpt *ckpt = NULL;
     const dti_st_entry *e;
     FILE *file;
 
-    (void)dt_test_temp_dir(p.folder);
-    copy(f.folder, p.folder, "config.json", NULL);
-    copy(f.folder, p.folder, "model.safetensors", NULL);
-    DT_ASSERT_OK(dti_ckpt_open(p.folder, &ckpt));
-    e = dti_ckpt_find(ckpt, p.tensor);
-    (void)snprintf(path, sizeof path, "%s/model.safetensors", p.folder);
+    (void)dt_test_temp_dir(p->folder);
+    copy(f.folder, p->folder, "config.json", NULL);
+    copy(f.folder, p->folder, "model.safetensors", NULL);
+    DT_ASSERT_OK(dti_ckpt_open(p->folder, &ckpt));
+    e = dti_ckpt_find(ckpt, p->tensor);
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", p->folder);
     file = fopen(path, "r+b");
     DT_ASSERT(file != NULL && e != NULL);
     DT_ASSERT(fseek(file, (long)e->end - 4, SEEK_SET) == 0);
-    DT_ASSERT(fwrite(p.bytes, 1, 4, file) == 4 && fclose(file) == 0);
+    DT_ASSERT(fwrite(p->bytes, 1, 4, file) == 4 && fclose(file) == 0);
     dti_ckpt_close(&ckpt);
+}
+
+static void refuse_patched(const patch *given)
+{
+    patch p = *given;
+
+    make_patched(&p);
     dt_test_on_ranks("tp=1", refused, &p);
     find_patched(&p);
     dt_test_remove_dir(p.folder);
@@ -440,9 +487,42 @@ DT_TEST(packed_files, values_that_no_weight_has_are_refused)
           "desc_act",
           "",
           0 },
+        { "gpt_oss_mxfp4",
+          "model.layers.1.mlp.experts.down_proj_scales",
+          { 120, 120, 255, 120 },
+          DT_ERR_FORMAT,
+          "at [4, 62, 0]",
+          "",
+          0 },
     };
 
     for (size_t i = 0; i < DT_COUNT(patches); i++) refuse_patched(&patches[i]);
+}
+
+static dt_status fits_bf16_alone(dt_mesh *mesh, const void *arg)
+{
+    dt_load_options o = DT_LOAD_OPTIONS_INIT;
+    dt_model *model = NULL;
+
+    o.keep_dtype = false;
+    o.dtype = DT_F16;
+    DT_EXPECT_STATUS(dt_model_load(mesh, arg, &o, &model), DT_ERR_FORMAT,
+                     "down_proj_blocks\": block [4, 63, 0] has");
+    o.dtype = DT_BF16;
+    DT_TRY(dt_model_load(mesh, arg, &o, &model));
+    dt_model_release(&model);
+    return DT_OK;
+}
+
+DT_TEST(packed_files, mxfp4_that_f16_does_not_hold_is_refused_there)
+{
+    patch p = { .fixture = "gpt_oss_mxfp4",
+                .tensor = "model.layers.1.mlp.experts.down_proj_scales",
+                .bytes = { 120, 120, 120, 145 } };
+
+    make_patched(&p);
+    dt_test_on_ranks("tp=1", fits_bf16_alone, p.folder);
+    dt_test_remove_dir(p.folder);
 }
 
 static dt_status not_done(dt_mesh *mesh, const void *arg)

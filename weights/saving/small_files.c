@@ -72,11 +72,24 @@ static bool set_dtype(json_t *object, dt_dtype dtype)
     return changed;
 }
 
-/* What is said of packed weights; returns whether something changed. */
+static bool any_packed(const dt_layers *layers)
+{
+    for (int i = 0; i < dt_layers_count(layers); i++) {
+        const dt_layer *layer = dt_layers_at((dt_layers *)(uintptr_t)layers, i);
+        for (int p = 0; p < dt_layer_n_params(layer); p++)
+            if (dt_layer_param_info(layer, p).packed != DT_PACKED_NOT) return true;
+    }
+    return false;
+}
+
+/* What is said of packed weights, nothing of such as reading has unpacked; returns whether
+ * something changed. */
 static bool set_packing(json_t *root, const dt_layers *layers, const dt_spelling *spellings)
 {
     json_t *said = layers != NULL ? dti_save_packed_config(layers, spellings) : NULL;
 
+    if (layers != NULL && !any_packed(layers))
+        return json_object_del(root, "quantization_config") == 0;
     return said != NULL && json_object_set_new(root, "quantization_config", said) == 0;
 }
 

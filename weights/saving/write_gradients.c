@@ -66,13 +66,15 @@ static dt_status add_piece(void *arg, const dti_param_tensor *t)
     return DT_OK;
 }
 
-/* Without a checkpoint every parameter is a tensor of its own, experts too. */
+/* Without a checkpoint every parameter is a tensor of its own, experts too; so are experts that
+ * files have in few bits, as a save would write them. */
 static dt_status add_param(gradient_file *f, const dt_param_info *info)
 {
     dt_param_info own = *info;
 
     f->listing = info;
     if (f->like == NULL) own.parts[0] = NULL;
+    if (own.packing.form == DT_PACKED_MXFP4) own.packing.form = DT_PACKED_PLAIN;
     DT_TRY(dti_each_tensor(f->like, f->options->spellings, &own, add_piece, f));
     f->n_params++;
     return DT_OK;
