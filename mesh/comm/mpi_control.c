@@ -534,6 +534,16 @@ void dti_mpi_watch(dti_mpi_world *w, int64_t timeout_ns)
     (void)pthread_mutex_unlock(&w->lock);
 }
 
+void dti_mpi_hear_out(dti_mpi_world *w)
+{
+    const int64_t begin = dti_now_ns();
+
+    while (atomic_load(&w->aborted) == 0 && dti_now_ns() - begin < WORD_NS) {
+        dti_mpi_look(w);
+        dti_mpi_watch(w, NAP_NS);
+    }
+}
+
 /* --- the beginning and the end ------------------------------------------------------------------
  */
 

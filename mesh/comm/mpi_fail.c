@@ -98,6 +98,17 @@ dt_status dti_mpi_fail_left(dti_mpi_comm *c, const dti_comm_request *r, int memb
     return DT_ERR_COMM;
 }
 
+/* A process closes its memory when its run is over: of a run that has failed the first failure is
+ * still on its way here, and is what counts. */
+dt_status dti_mpi_fail_unreached(const dti_mpi_comm *c)
+{
+    dti_mpi_world *w = c->port->world;
+
+    dti_mpi_hear_out(w);
+    if (atomic_load_explicit(&w->aborted, memory_order_acquire) == 0) return DT_ERR_COMM;
+    DT_FAIL(DT_ERR_COMM, "\"%s\" was cut short by rank %d: %s", c->head.name, w->culprit, w->why);
+}
+
 /* The one who is waited for, and the one who keeps it if that is another. */
 static dt_status find_and_blame(dti_mpi_comm *c, const dti_comm_request *r, int member,
                                 const char *verb)

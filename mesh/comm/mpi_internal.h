@@ -461,6 +461,7 @@ dt_status dti_mpi_p2p_advance(dti_mpi_comm *c, bool *moved) DT_MUST_USE;
 
 /* mpi_fail.c */
 dt_status dti_mpi_check_abort(dti_mpi_comm *c, const dti_comm_request *r) DT_MUST_USE;
+dt_status dti_mpi_fail_unreached(const dti_mpi_comm *c) DT_MUST_USE; /* keeps the error */
 dt_status dti_mpi_fail_left(dti_mpi_comm *c, const dti_comm_request *r, int member) DT_MUST_USE;
 dt_status dti_mpi_fail_expired(dti_mpi_comm *c, const dti_comm_request *r, int member,
                                const char *verb) DT_MUST_USE;
@@ -484,7 +485,8 @@ dt_status dti_mpi_join(dti_mpi_world *w, bool share) DT_MUST_USE;
 /* mpi_control.c */
 int dti_mpi_control_tag(const dti_mpi_world *w, dti_mpi_kind kind);
 void dti_mpi_abort(dti_mpi_world *w, int rank, const char *why);
-void dti_mpi_look(dti_mpi_world *w); /* takes what other processes have to say */
+void dti_mpi_look(dti_mpi_world *w);     /* takes what other processes have to say */
+void dti_mpi_hear_out(dti_mpi_world *w); /* waits shortly for the last word of who has gone */
 void dti_mpi_tell_left(dti_mpi_world *w, int seat);
 void dti_mpi_watch(dti_mpi_world *w, int64_t timeout_ns); /* sleeps; wakes if a process dies */
 void dti_mpi_ask(dti_mpi_world *w); /* where the ranks of other processes are */

@@ -66,7 +66,7 @@ dt_status dti_mpi_ring_open(dti_mpi_stream *s, dti_mpi_lane lane)
     dti_mpi_ring *ring;
     char *large;
 
-    DT_TRY(dti_mpi_region_reach(region, s->process));
+    if (dti_mpi_region_reach(region, s->process) != DT_OK) return dti_mpi_fail_unreached(c);
     s->ring_name = name_of(c->group, lane, s->sends ? me : other, s->sends ? other : me);
     if (!s->sends) return DT_OK;
     large = dti_mpi_region_large(region, RING_SLOTS * large_bytes(c));
