@@ -35,7 +35,6 @@ typedef struct arrivals {
 
 typedef struct arrivals_job {
     const arrivals *options;
-    const char *folder;
     int32_t *ids; /* [prompt], of a rank */
     int64_t vocab;
     bench_report *report;
@@ -137,13 +136,10 @@ static dt_status measure_all(dt_runtime *rt, arrivals_job *j, dt_model *m, figur
     return DT_OK;
 }
 
-static dt_status on_rank(dt_runtime *rt, void *arg)
+static dt_status on_rank(dt_runtime *rt, dt_model *m, void *arg)
 {
-    dt_load_options load = DT_LOAD_OPTIONS_INIT;
     arrivals_job j = *(const arrivals_job *)arg;
     dt_status st = DT_OK;
-    dt_mesh *mesh = NULL;
-    dt_model *m = NULL;
     figures *f = NULL;
 
     DT_TRY_TO(done, st, dti_alloc_array(N_BOUNDS, sizeof *f, (void **)&f));
@@ -151,14 +147,10 @@ static dt_status on_rank(dt_runtime *rt, void *arg)
               dti_alloc_array((size_t)j.options->prompt + PROMPT, sizeof *j.ids, (void **)&j.ids));
     for (int64_t i = 0; i < j.options->prompt + PROMPT; i++)
         j.ids[i] = (int32_t)((3 + 7 * i) % j.vocab);
-    DT_TRY_TO(done, st, dt_mesh_create(rt, j.options->common.mesh, &mesh));
-    DT_TRY_TO(done, st, dt_model_create_random(mesh, j.folder, &load, 1, &m));
     DT_TRY_TO(done, st, measure_all(rt, &j, m, f));
 done:
     dti_free(j.ids);
     dti_free(f);
-    dt_model_release(&m);
-    dt_mesh_release(&mesh);
     return st;
 }
 
@@ -166,24 +158,16 @@ static dt_status run(const arrivals *o, bench_report *report)
 {
     bench_shapes shapes = o->common.quick ? bench_llama_tiny : bench_llama_1b;
     arrivals_job j = { .options = o, .report = report };
-    dt_status st = DT_OK;
-    bench_folder folder;
-    bench_case c;
 
     if (o->layers > 0) shapes.layers = o->layers;
     shapes.dtype = DT_BF16;
-    DT_TRY(bench_config_open(&shapes, &folder));
-    j.folder = folder.path;
     j.vocab = shapes.vocab;
     bench_report_fact(report, "model",
                       "llama, %lld layers, bf16; %lld texts of %lld tokens, prompts of %lld beside",
                       (long long)shapes.layers, (long long)o->texts, (long long)o->tokens,
                       (long long)o->prompt);
-    DT_TRY_TO(done, st, bench_case_of(&o->common, o->common.mesh, &c));
-    DT_TRY_TO(done, st, bench_run(&o->common, &c, on_rank, &j));
-done:
-    bench_folder_close(&folder, false);
-    return st;
+    DT_TRY(bench_on_model(&o->common, &shapes, on_rank, &j));
+    return DT_OK;
 }
 
 int main(int argc, char **argv)

@@ -34,7 +34,6 @@ typedef struct engine_bench {
 
 typedef struct engine_job {
     const engine_bench *options;
-    const char *folder;
     int32_t *ids; /* [MOST_TEXTS, prompt] */
     dt_ids prompts[MOST_TEXTS];
     bench_report *report;
@@ -125,23 +124,14 @@ static dt_status measure(dt_runtime *rt, engine_job *j, dt_model *m, int64_t n)
     return DT_OK;
 }
 
-static dt_status on_rank(dt_runtime *rt, void *arg)
+static dt_status measure_all(dt_runtime *rt, dt_model *m, void *arg)
 {
     static const int64_t counts[] = { 1, 4, 8, 16, 32, 64 };
-    dt_load_options load = DT_LOAD_OPTIONS_INIT;
     engine_job *j = arg;
-    dt_status st = DT_OK;
-    dt_mesh *mesh = NULL;
-    dt_model *m = NULL;
 
-    DT_TRY(dt_mesh_create(rt, j->options->common.mesh, &mesh));
-    DT_TRY_TO(done, st, dt_model_create_random(mesh, j->folder, &load, 1, &m));
     for (size_t i = 0; i < DT_COUNT(counts) && counts[i] <= j->options->most; i++)
-        DT_TRY_TO(done, st, measure(rt, j, m, counts[i]));
-done:
-    dt_model_release(&m);
-    dt_mesh_release(&mesh);
-    return st;
+        DT_TRY(measure(rt, j, m, counts[i]));
+    return DT_OK;
 }
 
 /* Prompts that have nothing in common. */
@@ -163,21 +153,15 @@ static dt_status run(const engine_bench *o, bench_report *report)
     bench_shapes shapes = o->common.quick ? bench_llama_tiny : bench_llama_1b;
     engine_job j = { .options = o, .report = report };
     dt_status st = DT_OK;
-    bench_folder folder;
-    bench_case c;
 
     if (o->layers > 0) shapes.layers = o->layers;
     shapes.dtype = DT_BF16;
-    DT_TRY(bench_config_open(&shapes, &folder));
-    j.folder = folder.path;
     bench_report_fact(report, "model", "llama, %lld layers, bf16; prompts of %lld, %lld new tokens",
                       (long long)shapes.layers, (long long)o->prompt, (long long)o->tokens);
     DT_TRY_TO(done, st, make_prompts(&j, shapes.vocab));
-    DT_TRY_TO(done, st, bench_case_of(&o->common, o->common.mesh, &c));
-    DT_TRY_TO(done, st, bench_run(&o->common, &c, on_rank, &j));
+    DT_TRY_TO(done, st, bench_on_model(&o->common, &shapes, measure_all, &j));
 done:
     dti_free(j.ids);
-    bench_folder_close(&folder, false);
     return st;
 }
 

@@ -219,3 +219,46 @@ void bench_folder_close(bench_folder *f, bool keep)
     }
     *f = (bench_folder){ .made = false };
 }
+
+/* --- a model on a mesh --------------------------------------------------------------------------
+ */
+
+typedef struct model_job {
+    const char *mesh, *folder;
+    bench_model_main model_main;
+    void *arg;
+} model_job;
+
+static dt_status on_rank(dt_runtime *rt, void *arg)
+{
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    const model_job *j = arg;
+    dt_status st = DT_OK;
+    dt_mesh *mesh = NULL;
+    dt_model *m = NULL;
+
+    DT_TRY(dt_mesh_create(rt, j->mesh, &mesh));
+    DT_TRY_TO(done, st, dt_model_create_random(mesh, j->folder, &load, 1, &m));
+    DT_TRY_TO(done, st, j->model_main(rt, m, j->arg));
+done:
+    dt_model_release(&m);
+    dt_mesh_release(&mesh);
+    return st;
+}
+
+dt_status bench_on_model(const bench_common *common, const bench_shapes *shapes,
+                         bench_model_main model_main, void *arg)
+{
+    dt_status st = DT_OK;
+    bench_folder folder;
+    bench_case c;
+    model_job j;
+
+    DT_TRY(bench_config_open(shapes, &folder));
+    j = (model_job){ common->mesh, folder.path, model_main, arg };
+    DT_TRY_TO(done, st, bench_case_of(common, common->mesh, &c));
+    DT_TRY_TO(done, st, bench_run(common, &c, on_rank, &j));
+done:
+    bench_folder_close(&folder, false);
+    return st;
+}

@@ -7,6 +7,7 @@
 #include <dtensor/models.h>
 
 #include "base/error.h"
+#include "bench/support/program.h"
 
 typedef struct bench_shapes {
     int64_t hidden, layers, heads, kv_heads, head_dim, ff, vocab, positions;
@@ -37,5 +38,10 @@ dt_status bench_config_open(const bench_shapes *shapes, bench_folder *out) DT_MU
 
 /* Removes the folder if this program made it, unless `keep`: then it prints where it is. */
 void bench_folder_close(bench_folder *folder, bool keep);
+
+/* On every rank of common->mesh, with a model of these shapes and random weights. */
+typedef dt_status (*bench_model_main)(dt_runtime *rt, dt_model *m, void *arg);
+dt_status bench_on_model(const bench_common *common, const bench_shapes *shapes,
+                         bench_model_main model_main, void *arg) DT_MUST_USE;
 
 #endif
