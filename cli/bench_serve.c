@@ -107,11 +107,13 @@ static bool on_line(void *arg, const char *line, size_t n)
     return error == NULL;
 }
 
-/* Each prompt is another one, the same in every run. */
+/* Each prompt is another one, also of another number of clients: a server that keeps beginnings of
+ * prompts has seen none of them. They are the same in every call. */
 static json_t *prompt_of(const bombardment *b, int64_t request)
 {
     json_t *ids = b->n_vocab > 0 ? json_array() : NULL;
-    uint64_t x = (uint64_t)request * 0x9e3779b97f4a7c15u + 88172645463325252u;
+    uint64_t x =
+        (uint64_t)(b->run->clients << 32 | request) * 0x9e3779b97f4a7c15u + 88172645463325252u;
     char *text;
     json_t *v;
 

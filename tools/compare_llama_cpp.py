@@ -51,15 +51,21 @@ def numbers(text):
     return [int(n) for n in text.split(",") if n]
 
 
-def write_gguf(path):
-    """Any weights do: the time does not depend on them."""
+def random_bf16():
+    """Bits of 2^24 normal numbers, which fill all matrices: the time does not depend on them."""
+    import numpy as np
+
+    floats = np.random.default_rng(0).standard_normal(1 << 24, dtype=np.float32) * np.float32(0.02)
+    return (floats.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def write_gguf(path, words=None):
+    """With `words` the ids have these texts, else none: a server needs them."""
     import gguf
     import numpy as np
 
-    c, bf16 = CONFIG, gguf.GGMLQuantizationType.BF16
+    c, bf16, pool = CONFIG, gguf.GGMLQuantizationType.BF16, random_bf16()
     hidden, ff, kv = c["hidden_size"], c["intermediate_size"], c["num_key_value_heads"] * c["head_dim"]
-    floats = np.random.default_rng(0).standard_normal(1 << 24, dtype=np.float32) * np.float32(0.02)
-    pool = (floats.view(np.uint32) >> 16).astype(np.uint16)
     w = gguf.GGUFWriter(path, "llama")
     w.add_context_length(c["max_position_embeddings"])
     w.add_embedding_length(hidden)
@@ -72,7 +78,12 @@ def write_gguf(path):
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     w.add_vocab_size(c["vocab_size"])
     w.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-    w.add_tokenizer_model("no_vocab")
+    w.add_tokenizer_model("gpt2" if words else "no_vocab")
+    if words:
+        w.add_token_list(words)
+        w.add_token_types([gguf.TokenType.NORMAL] * len(words))
+        w.add_token_merges([f"{words[0]} {words[1]}"])
+        w.add_eos_token_id(len(words) - 1)
 
     def matrix(name, rows, columns):
         data = np.resize(pool, (rows, columns)).view(np.uint8)
