@@ -64,6 +64,8 @@
                     SELECT(x > 0.0f, SET(1.0f), SET(0.01f))) \
     F(hardswish,    x * SELECT(x > 3.0f, SET(6.0f), SELECT(x < -3.0f, SET(0.0f), x + 3.0f)) / 6.0f, \
                     SELECT(x >= 3.0f, SET(1.0f), SELECT(x <= -3.0f, SET(0.0f), x * 0.333333343f + 0.5f))) \
+    F(softplus,     DTI_SOFTPLUS(x), \
+                    DTI_SIGMOID(x)) \
     F(sqrtsoftplus, SQRT(RN(DTI_SOFTPLUS(x))), \
                     SELECT(x < -20.0f, 0.5f * EXP(x * 0.5f), 0.5f * DTI_SIGMOID(x) / SQRT(DTI_SOFTPLUS(x)))) \
     F(silu,         SILU(x), \

@@ -95,6 +95,7 @@ ROW(relu2,       "... -> ...",                "F>F", AXES,                 relu2
 ROW(relu6,       "... -> ...",                "F>F", AXES,                 relu6,      ANY | CHEAP,                 0,           "2 ..." GRADIENT(curve, IN(0)))
 ROW(leaky_relu,  "... -> ...",                "F>F", AXES,                 leaky_relu, ANY | CHEAP,                 0,           "2 ..." GRADIENT(curve, IN(0)))
 ROW(hardswish,   "... -> ...",                "F>F", AXES,                 hardswish,  ANY | CHEAP,                 0,           "5 ..." GRADIENT(curve, IN(0)))
+ROW(softplus,    "... -> ...",                "F>F", AXES,                 softplus,   ANY | CHEAP,                 0,           "5 ..." GRADIENT(curve, IN(0)))
 ROW(sqrtsoftplus, "... -> ...",                "F>F", AXES,                 sqrtsoftplus, ANY | CHEAP,                 0,           "6 ..." GRADIENT(curve, IN(0)))
 ROW(silu,        "... -> ...",                "F>F", AXES,                 silu,       ANY | CHEAP,                 0,           "4 ..." GRADIENT(curve, IN(0)))
 ROW(quick_gelu,  "... -> ...",                "F>F", AXES,                 quick_gelu, ANY | CHEAP,                 0,           "6 ..." GRADIENT(curve, IN(0)))
@@ -290,6 +291,7 @@ const dt_op *const dti_op_table[] = {
     &dti_op_relu6,
     &dti_op_leaky_relu,
     &dti_op_hardswish,
+    &dti_op_softplus,
     &dti_op_sqrtsoftplus,
     &dti_op_silu,
     &dti_op_quick_gelu,

@@ -32,8 +32,8 @@ DT_API dt_tensor *dt_sub(dt_tape *tape, dt_tensor *x, dt_tensor *y);
 DT_API dt_tensor *dt_mul(dt_tape *tape, dt_tensor *x, dt_tensor *y);
 DT_API dt_tensor *dt_div(dt_tape *tape, dt_tensor *x, dt_tensor *y);
 
-/* x [...] F: -x, e^x, ln x, the root, 1 / root, tanh x, 1 / (1 + e^-x), max(x, 0), x / 2 (1 + erf(x
- * / root of 2)). In f32, rounded once. */
+/* x [...] F: -x, e^x, ln x, the root, 1 / root, tanh x, 1 / (1 + e^-x), max(x, 0), ln(1 + e^x), x
+ * / 2 (1 + erf(x / root of 2)). In f32, rounded once. */
 DT_API dt_tensor *dt_neg(dt_tape *tape, dt_tensor *x);
 DT_API dt_tensor *dt_exp(dt_tape *tape, dt_tensor *x);
 DT_API dt_tensor *dt_log(dt_tape *tape, dt_tensor *x);
@@ -42,6 +42,7 @@ DT_API dt_tensor *dt_rsqrt(dt_tape *tape, dt_tensor *x);
 DT_API dt_tensor *dt_tanh(dt_tape *tape, dt_tensor *x);
 DT_API dt_tensor *dt_sigmoid(dt_tape *tape, dt_tensor *x);
 DT_API dt_tensor *dt_relu(dt_tape *tape, dt_tensor *x);
+DT_API dt_tensor *dt_softplus(dt_tape *tape, dt_tensor *x);
 DT_API dt_tensor *dt_gelu(dt_tape *tape, dt_tensor *x);
 
 /* x, y [...] F, broadcast -> u8 [...]: 1 where the relation holds, else 0; nowhere for a NaN. */

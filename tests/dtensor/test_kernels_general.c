@@ -47,9 +47,14 @@ static double hardswish(double x)
     return x * fmin(fmax(x + 3.0, 0.0), 6.0) / 6.0;
 }
 
+static double softplus(double x)
+{
+    return x > 20.0 ? x : log1p(exp(x));
+}
+
 static double sqrtsoftplus(double x)
 {
-    return sqrt(x > 20.0 ? x : log1p(exp(x)));
+    return sqrt(softplus(x));
 }
 
 static double quick_gelu(double x)
@@ -107,6 +112,7 @@ static const function_row functions[] = {
     { "relu6", dti_relu6_cpu, relu6, 0, 0, 0, false },
     { "leaky_relu", dti_leaky_relu_cpu, leaky_relu, 1, 0, 0, false },
     { "hardswish", dti_hardswish_cpu, hardswish, 4, 0, 0, false },
+    { "softplus", dti_softplus_cpu, softplus, 4, 0, 0, false },
     { "sqrtsoftplus", dti_sqrtsoftplus_cpu, sqrtsoftplus, 6, 0, 1, false },
     { "quick_gelu", dti_quick_gelu_cpu, quick_gelu, 6, 1, 3, false },
     { "mish", dti_mish_cpu, mish, 12, 1, 0, false },

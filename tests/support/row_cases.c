@@ -88,6 +88,7 @@ const row_case row_cases[] = {
     { .op = &dti_op_relu6,       .shape = { { 3, 5 } }, .apart = true, .accepted = 3 },
     { .op = &dti_op_leaky_relu,  .shape = { { 3, 5 } }, .apart = true, .accepted = 3 },
     { .op = &dti_op_hardswish,   .shape = { { 3, 5 } },                                .accepted = 3 },
+    { .op = &dti_op_softplus,    .shape = { { 3, 5 } },                                .accepted = 3 },
     { .op = &dti_op_sqrtsoftplus, .shape = { { 3, 5 } },                                .accepted = 3 },
     { .op = &dti_op_quick_gelu,  .shape = { { 3, 5 } },                                .accepted = 3 },
     { .op = &dti_op_mish,        .shape = { { 3, 5 } },                                .accepted = 3 },

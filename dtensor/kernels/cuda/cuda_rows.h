@@ -25,6 +25,7 @@
     ROW(relu6) \
     ROW(leaky_relu) \
     ROW(hardswish) \
+    ROW(softplus) \
     ROW(sqrtsoftplus) \
     ROW(silu) \
     ROW(quick_gelu) \
@@ -92,6 +93,7 @@
     ROW(relu6_backward) \
     ROW(leaky_relu_backward) \
     ROW(hardswish_backward) \
+    ROW(softplus_backward) \
     ROW(sqrtsoftplus_backward) \
     ROW(silu_backward) \
     ROW(quick_gelu_backward) \
