@@ -200,6 +200,11 @@ TRAINED(attention_backward_bias_segments, "bth[e], bth[e], b[s]k[e], b[s]k[e], b
                                               "FFFFfiFi>FFFf", attention_backward, attention_backward, WORK(attention_backward))
 ROW(attention_backward_sinks, "bth[r], h -> h",
                                               "fF>f", AXES, attention_backward_sinks, 0, 0, "3 bth")
+/* linear attention: what is left of earlier tokens goes in, what is left after these comes out */
+ROW(causal_conv, "b[t]c, b[w]c, c[k] -> b[t]c, b[w]c",
+                                              "FFF>FF", EXTENTS(causal_conv), causal_conv, ANY, 0, "2 btck")
+ROW(gated_delta, "b[t]h[d], b[t]h[d], b[t]h[r][e], b[t]h[r], b[t]h[r], bh[r][d][e] -> b[t]h[r][e], bh[r][d][e]",
+                                              "FFFfFf>Ff", AXES, gated_delta, ANY, 0, "7 bthrde")
 /* mixtures of experts: which experts, with which weights, and what they make of a token */
 ROW(route_ids,   "...[e] -> ...k",            "F>i", EXTENTS(route_ids),   route_ids,  0,                     ATTR(route), "1 ...e")
 ROW(route_ids_bias, "...[e], [e] -> ...k",    "Ff>i", EXTENTS(route_ids),  route_ids,  0,                     ATTR(route), "6 ...e")
@@ -362,6 +367,8 @@ const dt_op *const dti_op_table[] = {
     &dti_op_attention_backward_segments,
     &dti_op_attention_backward_bias_segments,
     &dti_op_attention_backward_sinks,
+    &dti_op_causal_conv,
+    &dti_op_gated_delta,
     &dti_op_route_ids,
     &dti_op_route_ids_bias,
     &dti_op_route_weights,

@@ -118,6 +118,27 @@ typedef struct dt_attention_options {
 DT_API dt_tensor *dt_attention(dt_tape *tape, dt_tensor *q, dt_tensor *k, dt_tensor *v,
                                dt_tensor *positions, const dt_attention_options *options);
 
+/* x [b, t, c] F, w [c, k] F, window [b, k - 1, c] F -> [b, t, c]: of each channel the sum over i of
+ * w[i] x[t - k + 1 + i] in f32, rounded once, where the window is what stood before x. *next is the
+ * window of what comes next. */
+DT_API dt_tensor *dt_causal_conv(dt_tape *tape, dt_tensor *x, dt_tensor *w, dt_tensor *window,
+                                 dt_tensor **next);
+
+/* Linear attention by the gated delta rule, h heads of queries and keys, each with r of values: a
+ * head's state tells of a key what was said of it last, and forgets. */
+typedef struct dt_delta {
+    dt_tensor *q, *k; /* [b, t, h, d] F, made of length 1 inside; q is divided by sqrt(d) */
+    dt_tensor *v;     /* [b, t, h, r, e] F */
+    dt_tensor *decay; /* [b, t, h, r] f32: the state is multiplied by e^decay before a token */
+    dt_tensor *beta;  /* [b, t, h, r] F: how much of what is new of a token it takes */
+    dt_tensor *state; /* [b, h, r, d, e] f32 before the first token: zeros, or what was left */
+} dt_delta;
+
+/* S = e^decay S; S = S + k (beta (v - S^T k))^T; S^T q, token by token, in f32 -> [b, t, h, r, e]
+ * F. *after is S after the last token. Heads and sequences may be cut, and a sequence parted
+ * anywhere: bits stay. */
+DT_API dt_tensor *dt_gated_delta(dt_tape *tape, const dt_delta *delta, dt_tensor **after);
+
 /* A mixture of experts. logits [..., e] F -> the k experts of each token, largest logit first, as
  * ids [..., k] i32; their weights [..., k] F, a softmax over all experts in f32, with `normalise`
  * divided by the sum of those k (norm_topk_prob). */

@@ -254,12 +254,13 @@ DT_TEST(rows, every_row_has_a_case)
     /* kv_write and kv_write_paged change their operand, argmax_id and top_k take keys, top_k_keys
      * gives more of them on more ranks, attention that is trained has several results, attention
      * over blocks with a bias or sinks has too many placements, and so have packed and clamped
-     * experts: all have tests of their own. */
+     * experts and the gated delta rule: all have tests of their own. */
     static const dt_op *const others[] = { &dti_op_kv_write, &dti_op_kv_write_paged,
                                            &dti_op_argmax_id, &dti_op_top_k_keys, &dti_op_top_k };
     static const char *const several[] = { "attention_lse",    "attention_backward",
                                            "attention_paged_", "experts_packed",
-                                           "experts_e4m3",     "experts_clamped" };
+                                           "experts_e4m3",     "experts_clamped",
+                                           "gated_delta" };
 
     for (int i = 0; i < dti_op_table_size; i++) {
         bool found = false;

@@ -61,6 +61,7 @@ const row_case row_cases[] = {
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 1, 1, 2 },        .accepted = 5 },
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 0, 1, 2 },        .accepted = 5 },
     { .op = &dti_op_slice,       .shape = { { 3, 4, 2 } }, .attr = { 2, 1, 1 },        .accepted = 5 },
+    { .op = &dti_op_causal_conv, .shape = { { 2, 5, 3 }, { 2, 2, 3 }, { 3, 3 } },      .accepted = 10 },
     { .op = &dti_op_route_ids,   .shape = { { 2, 3, 5 } }, .attr = { 2 },              .accepted = 3 },
     { .op = &dti_op_route_ids,   .shape = { { 2, 3, 6 } }, .attr = { 2, 0, (uint64_t)DT_ROUTE_SIGMOID << 32, (uint64_t)2 << 32 | 3 },
       .accepted = 3 },
