@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear attention by name, extents that letters cannot say. */
+ * Linear attention by name, extents that letters cannot say, and its backward. */
 #include <dtensor/ops.h>
 
 #include "dtensor/ops/op_rules.h"
+#include "dtensor/ops/row_gradients.h"
 #include "dtensor/tape.h"
 
 /* x [b, t, c], window [b, w, c], taps [c, k]: w is k - 1. */
@@ -38,4 +39,54 @@ dt_tensor *dt_gated_delta(dt_tape *t, const dt_delta *d, dt_tensor **after)
                (dt_tensor *[]){ d->q, d->k, d->v, d->decay, d->beta, d->state }, 2, out);
     *after = out[1];
     return out[0];
+}
+
+/* --- backward --------------------------------------------------------------------------------- */
+
+/* Gradients of queries and keys lie in one result, those of decays and beta in another. */
+dt_status dti_gated_delta_backward_extents(dt_op_shapes *call)
+{
+    call->out[0].extent[3] = 2 * call->in[2].extent[3];
+    call->out[2].extent[3] = 2 * call->in[5].extent[3];
+    return DT_OK;
+}
+
+/* dy as the kernel takes it: of a result that nothing came back from zeros, like `like`. */
+static dt_tensor *or_zeros(dt_tape *t, dt_tensor *dy, dt_tensor *like)
+{
+    if (like == NULL) return NULL;
+    return dy != NULL ? dt_cast(t, dy, dt_tensor_dtype(like)) : dt_mul_scalar(t, like, 0.0);
+}
+
+BACKWARD(causal_conv)
+{
+    dt_tensor *x = dt_node_in(n, 0), *window = dt_node_in(n, 1), *out[3];
+    dt_tensor *const in[] = { or_zeros(t, dy[0], x), or_zeros(t, dy[1], window), x, window,
+                              dt_node_in(n, 2) };
+
+    dt_apply_n(t, &dti_op_causal_conv_backward, NULL, 5, in, 3, out);
+    for (int i = 0; i < 3; i++)
+        if (dt_node_wants(n, i)) dx[i] = out[i];
+}
+
+BACKWARD(gated_delta)
+{
+    enum { Q, K, V, DECAY, BETA, STATE, N };
+    dt_tensor *in[2 + N], *out[4];
+    int64_t d, r;
+
+    for (int i = 0; i < N; i++) in[2 + i] = dt_node_in(n, i);
+    in[0] = or_zeros(t, dy[0], in[2 + V]);
+    in[1] = or_zeros(t, dy[1], in[2 + STATE]);
+    dt_apply_n(t, &dti_op_gated_delta_backward, NULL, 2 + N, in, 4, out);
+    if (dt_tape_status(t) != DT_OK) return;
+    d = dt_tensor_extent(in[2 + Q], 3);
+    r = dt_tensor_extent(in[2 + BETA], 3);
+    if (dt_node_wants(n, Q)) dx[Q] = dt_slice(t, out[0], 3, 0, d);
+    if (dt_node_wants(n, K)) dx[K] = dt_slice(t, out[0], 3, d, d);
+    if (dt_node_wants(n, V)) dx[V] = out[1];
+    if (dt_node_wants(n, DECAY)) dx[DECAY] = dt_slice(t, out[2], 3, 0, r);
+    if (dt_node_wants(n, BETA))
+        dx[BETA] = dt_cast(t, dt_slice(t, out[2], 3, r, r), dt_tensor_dtype(in[2 + BETA]));
+    if (dt_node_wants(n, STATE)) dx[STATE] = out[3];
 }

@@ -36,6 +36,8 @@ BACKWARD(concat);
 
 /* gradients_layers.c; curve: of every function of one element */
 BACKWARD(curve);
+BACKWARD(causal_conv);
+BACKWARD(gated_delta);
 BACKWARD(silu_mul);
 BACKWARD(gelu_tanh_mul);
 BACKWARD(soft_cap);

@@ -202,9 +202,9 @@ ROW(attention_backward_sinks, "bth[r], h -> h",
                                               "fF>f", AXES, attention_backward_sinks, 0, 0, "3 bth")
 /* linear attention: what is left of earlier tokens goes in, what is left after these comes out */
 ROW(causal_conv, "b[t]c, b[w]c, c[k] -> b[t]c, b[w]c",
-                                              "FFF>FF", EXTENTS(causal_conv), causal_conv, ANY, 0, "2 btck")
+                                              "FFF>FF", EXTENTS(causal_conv), causal_conv, ANY, 0, "2 btck" GRADIENT(causal_conv, OPERANDS))
 ROW(gated_delta, "b[t]h[d], b[t]h[d], b[t]h[r][e], b[t]h[r], b[t]h[r], bh[r][d][e] -> b[t]h[r][e], bh[r][d][e]",
-                                              "FFFfFf>Ff", AXES, gated_delta, ANY, 0, "7 bthrde")
+                                              "FFFfFf>Ff", AXES, gated_delta, ANY, 0, "7 bthrde" GRADIENT(gated_delta, OPERANDS))
 /* mixtures of experts: which experts, with which weights, and what they make of a token */
 ROW(route_ids,   "...[e] -> ...k",            "F>i", EXTENTS(route_ids),   route_ids,  0,                     ATTR(route), "1 ...e")
 ROW(route_ids_bias, "...[e], [e] -> ...k",    "Ff>i", EXTENTS(route_ids),  route_ids,  0,                     ATTR(route), "6 ...e")
@@ -275,6 +275,11 @@ ROW(experts_backward, "...[d], ...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d], .
 /* the same without gradients of gate_up and down */
 ROW(experts_backward_x, "...[d], ...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d], ...[k]",
                                               "FFiFFF>FF", RULES(experts, experts), experts_backward, ANY | BILINEAR, ATTR(experts_backward), WORK(experts_backward))
+/* of what is computed and of what is left for later tokens; queries' and keys' in one, and decays' and beta's */
+ROW(causal_conv_backward, "b[t]c, b[w]c, b[t]c, b[w]c, c[k] -> b[t]c, b[w]c, c[k]",
+                                              "FFFFF>FFf", AXES, causal_conv_backward, ANY, 0, "4 btck")
+ROW(gated_delta_backward, "b[t]h[r][e], bh[r][d][e], b[t]h[d], b[t]h[d], b[t]h[r][e], b[t]h[r], b[t]h[r], bh[r][d][e] -> b[t]h[p], b[t]h[r][e], b[t]h[s], bh[r][d][e]",
+                                              "FfFFFfFf>FFff", EXTENTS(gated_delta_backward), gated_delta_backward, ANY, 0, "33 bthrde")
 /* clang-format on */
 
 const dt_op *const dti_op_table[] = {
@@ -413,5 +418,7 @@ const dt_op *const dti_op_table[] = {
     &dti_op_route_weights_backward,
     &dti_op_experts_backward,
     &dti_op_experts_backward_x,
+    &dti_op_causal_conv_backward,
+    &dti_op_gated_delta_backward,
 };
 const int dti_op_table_size = (int)DT_COUNT(dti_op_table);

@@ -23,9 +23,7 @@ static const char *const no_backward[] = {
     "linear_packed", "linear_packed_zeros", "linear_e4m3", "experts_packed", "experts_packed_zeros",
     "experts_e4m3",
     /* experts of gpt-oss, which nobody trains yet */
-    "experts_clamped",
-    /* linear attention: the next thing to do */
-    "causal_conv", "gated_delta"
+    "experts_clamped"
 };
 
 static bool is_listed(const char *name)

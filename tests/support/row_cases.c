@@ -178,6 +178,7 @@ const row_case row_cases[] = {
     { .op = &dti_op_route_weights_backward, .shape = { { 3, 2 }, { 3, 5 }, { 3, 2 } },
       .attr = { 0, 1, (uint64_t)DT_ROUTE_SIGMOID << 32 | 0x40200000 }, .modulo = 5, .accepted = 9 },
     { .op = &dti_op_route_weights_backward, .shape = { { 3, 2 }, { 3, 5 }, { 3, 2 } }, .modulo = 5, .accepted = 9 },
+    { .op = &dti_op_causal_conv_backward, .shape = { { 2, 4, 3 }, { 2, 2, 3 }, { 2, 4, 3 }, { 2, 2, 3 }, { 3, 3 } }, .accepted = 20 },
     { .op = &dti_op_experts_backward, .shape = { { 2, 3, 4 }, { 2, 3, 4 }, { 2, 3, 2 }, { 2, 3, 2 }, { 7, 6, 4 }, { 7, 4, 3 } },
       .attr = { 7, 15 }, .modulo = 7, .accepted = 33 },
     { .op = &dti_op_experts_backward_x, .shape = { { 3, 4 }, { 3, 4 }, { 3, 2 }, { 3, 2 }, { 7, 6, 4 }, { 7, 4, 3 } },

@@ -172,6 +172,8 @@ dt_status dti_route_weights_cpu(const dt_kargs *a);
 dt_status dti_experts_cpu(const dt_kargs *a);
 dt_status dti_causal_conv_cpu(const dt_kargs *a);
 dt_status dti_gated_delta_cpu(const dt_kargs *a);
+dt_status dti_causal_conv_backward_cpu(const dt_kargs *a);
+dt_status dti_gated_delta_backward_cpu(const dt_kargs *a);
 dt_status dti_experts_clamped_cpu(const dt_kargs *a);
 dt_status dti_experts_packed_cpu(const dt_kargs *a); /* experts_packed_attr, as the next one */
 dt_status dti_experts_e4m3_cpu(const dt_kargs *a);
