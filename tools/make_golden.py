@@ -51,6 +51,7 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTex
                           LogitsProcessor, LogitsProcessorList, Ministral3Config, MinistralConfig,
                           Mistral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, Phi3Config,
                           PhiConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig,
+                          Qwen3NextConfig,
                           SeedOssConfig, SmolLM3Config, StableLmConfig, Starcoder2Config)
 
 NEW_TOKENS, BEAMS, BEAM_TOKENS = 40, 3, 12
@@ -658,6 +659,30 @@ FIXTURES = {
         "swiglu_alpha": 1.3, "swiglu_limit": 1.5, "max_position_embeddings": 64,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
     }, 9, "float32", "sizes and experts that no rank count divides; one KV head; layers by layer_types"),
+    "qwen3_next/base": (Qwen3NextConfig, {
+        "vocab_size": 88, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 6,
+        "linear_value_head_dim": 5, "linear_conv_kernel_dim": 4, "num_experts": 5,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 18,
+        "shared_expert_intermediate_size": 22, "full_attention_interval": 3, "mlp_only_layers": [1],
+        "max_position_embeddings": 64,
+    }, 8, "bfloat16", "two layers of linear attention, two value heads for a key head, before one of full "
+                       "attention with gates, of which a quarter of a head rotates; stored in bf16"),
+    "qwen3_next/uneven": (Qwen3NextConfig, {
+        "vocab_size": 83, "hidden_size": 30, "intermediate_size": 41, "num_hidden_layers": 4,
+        "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 12,
+        "linear_num_key_heads": 3, "linear_num_value_heads": 9, "linear_key_head_dim": 5,
+        "linear_value_head_dim": 7, "linear_conv_kernel_dim": 3, "num_experts": 3,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 19, "norm_topk_prob": False,
+        "shared_expert_intermediate_size": 23, "mlp_only_layers": [1, 3], "attention_bias": True,
+        "layer_types": ["linear_attention", "full_attention", "full_attention",
+                        "linear_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                            "partial_rotary_factor": 0.5},
+        "max_position_embeddings": 64,
+    }, 8, "float32", "sizes that no rank count divides; three value heads for a key head; one KV head; "
+                     "layers by layer_types; dense ones between; biases"),
 }
 
 
@@ -673,6 +698,7 @@ def is_norm(name):
 def randomise(model, seed, gain):
     """Random values for every parameter: norms around 1, biases around 0, weights by fan-in."""
     one = 0 if "Gemma" in type(model).__name__ else 1  # which adds it itself
+    next_one = "Qwen3Next" in type(model).__name__  # which does so but in linear attention
     generator = torch.Generator().manual_seed(seed)
     tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     with torch.no_grad():
@@ -680,7 +706,10 @@ def randomise(model, seed, gain):
             noise = torch.randn(p.shape, generator=generator)
             if is_norm(name) and name.endswith("weight"):
                 # Heads of Phi that are normed give flat scores: a text of them repeats itself.
-                p.copy_((3 if "q_layernorm" in name else 1) * (one + 0.3 * noise))
+                around = 0 if next_one and "linear_attn" not in name else one
+                p.copy_((3 if "q_layernorm" in name else 1) * (around + 0.3 * noise))
+            elif name.endswith("A_log"):
+                p.copy_(noise - 2)  # so that some heads remember for long
             elif p.dim() == 1:
                 p.copy_(0.3 * noise)
             elif any(word in name for word in EMBEDDINGS):
@@ -731,7 +760,8 @@ def write_checkpoint(name, model, folder):
             break
     for f in files:
         os.chmod(os.path.join(folder, f), 0o644)
-    if name in ("qwen3_moe/uneven", "mixtral/uneven", "qwen2_moe/uneven", "glm4_moe/uneven"):
+    if name in ("qwen3_moe/uneven", "mixtral/uneven", "qwen2_moe/uneven", "glm4_moe/uneven",
+                "qwen3_next/uneven"):
         save_file(model.state_dict(), os.path.join(folder, "model.safetensors"), {"format": "pt"})
     if name in OLD_SPELLING:
         spell_as_version_4(os.path.join(folder, "config.json"))

@@ -35,7 +35,8 @@ extern const dt_arch dti_arch_llama, dti_arch_qwen2, dti_arch_qwen3, dti_arch_qw
     dti_arch_gpt2, dti_arch_gpt_bigcode, dti_arch_gpt_neox, dti_arch_falcon, dti_arch_phi,
     dti_arch_starcoder2, dti_arch_stablelm, dti_arch_qwen2_moe, dti_arch_glm, dti_arch_glm4,
     dti_arch_gptj, dti_arch_cohere, dti_arch_cohere2, dti_arch_ernie4_5, dti_arch_olmo2,
-    dti_arch_olmo3, dti_arch_glm4_moe, dti_arch_ministral3, dti_arch_gpt_oss, dti_arch_deepseek_v3;
+    dti_arch_olmo3, dti_arch_glm4_moe, dti_arch_ministral3, dti_arch_gpt_oss, dti_arch_deepseek_v3,
+    dti_arch_qwen3_next;
 
 enum { DTI_ARCH_NAMES = 1024 };
 

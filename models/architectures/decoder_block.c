@@ -127,7 +127,7 @@ static void pack(const dti_decoder *m, const dt_model_info *c, dt_builder *build
 
 /* The extents of a block's weights. */
 typedef struct extents {
-    dt_extent D, E, H, F, FF, Q, KV, QKV, none;
+    dt_extent D, E, H, F, FF, Q, QG, KV, QKV, none;
 } extents;
 
 static extents extents_of(const dti_decoder *m, const dt_model_info *c)
@@ -144,6 +144,7 @@ static extents extents_of(const dti_decoder *m, const dt_model_info *c)
         .F = { m->ff, DT_UNIT_ROW, or_else(from->ff_key, "intermediate_size") },
         .FF = { 2 * m->ff, DT_UNIT_ROW, "2 * intermediate_size" },
         .Q = { q, DT_UNIT_HEADS, plain ? D : "num_attention_heads * head_dim" },
+        .QG = { 2 * q, DT_UNIT_HEADS, "2 * num_attention_heads * head_dim" },
         .KV = { kv, DT_UNIT_KV_HEADS, plain ? D : "num_key_value_heads * head_dim" },
         .QKV = { q + 2 * kv, m->qkv == DTI_QKV_GROUPS ? DT_UNIT_HEADS : DT_UNIT_ROW,
                  or_else(from->qkv_key, "num_attention_heads * head_dim + 2 * "
@@ -161,17 +162,22 @@ static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *b
     const dt_layer_kind *norm = m->norm_kind != NULL ? m->norm_kind : &dt_rms_norm_kind;
     const dt_layer_kind *qk_norm = m->row_norms ? &dti_row_norm_kind : norm;
     const dt_extent QN = m->row_norms ? x.Q : x.E, KN = m->row_norms ? x.KV : x.E;
-    const dt_layer_kind *point = m->sinks ? &dti_sinks_kind : &dt_point_kind;
+    const dt_layer_kind *point = b->linear  ? &dti_delta_kind
+                                 : m->sinks ? &dti_sinks_kind
+                                            : &dt_point_kind;
+    const dt_extent heads = b->linear ? dti_delta_heads(m) : m->sinks ? x.H : x.none;
     const bool qb = m->qkv_bias, ob = m->out_bias, mb = m->mlp_bias;
     const bool nb = norm == &dt_layer_norm_kind, side = m->parallel;
     const bool before = m->norms != DTI_NORMS_BEHIND, behind = m->norms != DTI_NORMS_BEFORE;
-    const bool latent = m->mla.latent > 0, one = m->qkv != DTI_QKV_APART, own = !one && !latent;
-    const bool dense = !b->sparse, normed = m->head_norms;
+    const bool latent = m->mla.latent > 0, plain = !latent && !b->linear;
+    const bool one = m->qkv != DTI_QKV_APART, own = !one && plain;
+    const bool dense = !b->sparse, normed = m->head_norms && plain;
     const bool up = dense && !m->gate_up, shares = b->sparse && m->moe.shared > 0;
     const char *mlp_norm = behind ? "pre_feedforward_layernorm" : "post_attention_layernorm";
     const char *mlp_style = shares ? "gather" : side ? "local" : "replicate";
     const char *whole = side ? "local" : "replicate", *sum = side ? "local_rowwise" : "rowwise";
     const char *qkv = or_else(n->qkv, "self_attn.qkv_proj");
+    const char *attn = b->linear ? "linear_attn" : or_else(n->attn, "self_attn");
     const char *qkv_style = m->qkv == DTI_QKV_BLOCKS ? "packed_colwise" : "colwise";
     char name[40];
 
@@ -183,12 +189,12 @@ static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *b
 /*      there               field         name in the checkpoint                  kind              out     in      bias   style on "tp"     tied to */
         { side,             { B(branches),  "branches",                             &dt_point_kind,   x.none, x.none, false, "gather",         NULL } },
         { before,           { B(norm1),     OR(norm1, "input_layernorm"),           norm,             x.D,    x.none, nb,    whole,            NULL } },
-        { true,             { B(attn),      OR(attn, "self_attn"),                  point,            m->sinks ? x.H : x.none, x.none, false, whole, NULL } },
-        { own,              { B(q),         OR(q, "self_attn.q_proj"),              &dt_linear_kind,  x.Q,    x.D,    qb,    "colwise",        NULL } },
+        { true,             { B(attn),      attn,                                   point,            heads,  x.none, false, whole,            NULL } },
+        { own,              { B(q),         OR(q, "self_attn.q_proj"),              &dt_linear_kind,  m->gated ? x.QG : x.Q, x.D, qb, "colwise", NULL } },
         { own,              { B(k),         OR(k, "self_attn.k_proj"),              &dt_linear_kind,  x.KV,   x.D,    qb,    "colwise",        NULL } },
         { own,              { B(v),         OR(v, "self_attn.v_proj"),              &dt_linear_kind,  x.KV,   x.D,    qb,    "colwise",        NULL } },
         { one,              { B(qkv),       qkv,                                    &dt_linear_kind,  x.QKV,  x.D,    qb,    qkv_style,        NULL } },
-        { !latent,          { B(o),         OR(o, "self_attn.o_proj"),              &dt_linear_kind,  x.D,    x.Q,    ob,    sum,              NULL } },
+        { plain,            { B(o),         OR(o, "self_attn.o_proj"),              &dt_linear_kind,  x.D,    x.Q,    ob,    sum,              NULL } },
         { behind,           { B(out_norm1), OR(out_norm1, "post_attention_layernorm"), norm,             x.D,    x.none, nb,    whole,            NULL } },
         { before && !m->one_norm, { B(norm2), OR(norm2, mlp_norm),                  norm,             x.D,    x.none, nb,    whole,            NULL } },
         { true,             { B(mlp),       OR(mlp, "mlp"),                         &dt_point_kind,   x.none, x.none, false, mlp_style,            NULL } },
@@ -210,6 +216,9 @@ static dt_status add_block(dti_decoder *m, const dt_model_info *c, dt_builder *b
         if (!rows[k].there) continue;
         DT_TRY(dt_builder_add(builder, name, row, 1, b));
         dt_builder_spec(builder, row->name)->reversed = m->reversed && row->kind == &dt_linear_kind;
+        if (row->field == B(q) && m->gated)
+            dt_builder_spec(builder, row->name)->heads.head_dim = 2 * c->head_dim;
+        if (row->field == B(attn) && b->linear) DT_TRY(dti_delta_add_layers(m, name, builder, b));
         if (row->field == B(attn) && latent) DT_TRY(dti_mla_add_layers(m, name, builder, b));
         if (row->field == B(mlp) && b->sparse)
             DT_TRY((m->moe.limit > 0 ? dti_clamped_add_layers : dti_moe_add_layers)(m, name,
@@ -356,12 +365,14 @@ static dt_tensor *heads_attention(const dti_decoder *m, const dt_block_context *
     dt_attention_options options = b->attention;
     dt_tensor *rope = b->rope != DTI_NO_ROPE ? at->in->tables[b->rope] : NULL;
 
-    dt_tensor *all = packed_heads(m, b, t, n);
-    dt_tensor *q = normed_heads(m, t, b->q_norm, heads_of(m, t, b->q, n, all, 0, Q));
+    dt_tensor *all =
+        m->gated ? dt_heads(t, dt_layer_forward(t, b->q, n), 2 * e) : packed_heads(m, b, t, n);
+    dt_tensor *q = m->gated ? dt_slice(t, all, -1, 0, e) : heads_of(m, t, b->q, n, all, 0, Q);
     dt_tensor *k = normed_heads(m, t, b->k_norm, heads_of(m, t, b->k, n, all, Q, KV));
     dt_tensor *v = heads_of(m, t, b->v, n, all, Q + KV, KV);
     dt_tensor *a;
 
+    q = normed_heads(m, t, b->q_norm, q);
     if (b->rope != DTI_NO_ROPE) {
         q = dti_decoder_turned(m, t, q, rope);
         k = dti_decoder_turned(m, t, k, rope);
@@ -369,6 +380,7 @@ static dt_tensor *heads_attention(const dti_decoder *m, const dt_block_context *
     if (m->rope[0].query_factors != NULL) q = dt_mul(t, q, at->in->tables[DTI_MAX_ROPES]);
     if (m->sinks) options.sinks = dt_layer_use(t, b->attn, 0);
     a = dt_cached_attention(t, at->pass, at->i, q, k, v, &options);
+    if (m->gated) a = dt_mul(t, a, dt_sigmoid(t, dt_unheads(t, dt_slice(t, all, -1, e, e))));
     return dt_layer_forward(t, b->o, a);
 }
 
@@ -378,6 +390,7 @@ static dt_tensor *attention(const void *context, dt_tape *t, dt_tensor *n)
     const dt_block_context *at = context;
     const dti_decoder *m = at->self;
 
+    if (m->blocks[at->i].linear) return dti_delta_attention(m, at, t, n);
     return m->mla.latent > 0 ? dti_mla_attention(m, at, t, n) : heads_attention(m, at, t, n);
 }
 

@@ -50,7 +50,9 @@ typedef struct dti_block {
     dt_layer *router, *experts, *experts_down; /* with gate_up in place of gate, up, down: moe.c */
     dt_layer *gate_up_bias, *down_bias;        /* of experts that are clamped: gpt_oss.c */
     dt_layer *q_a, *q_a_norm, *kv_a, *kv_a_norm, *kv_b; /* of latent attention: mla_block.c */
+    dt_layer *qkvz, *ba, *conv, *y_norm; /* with attn and o, of linear attention: delta_net.c */
     dt_layer *shared_gate; /* of gate, up and down, which every token passes beside the experts */
+    bool linear;           /* its attention is */
     bool sparse;           /* it has experts */
     bool slides;           /* it has the window, if there is one */
     int rope;              /* how it rotates: of the decoder's ropes, or
@@ -80,6 +82,13 @@ typedef struct dti_mla {
     int64_t queries;              /* that queries are made of; 0: of x itself */
     int64_t still, turned, value; /* of a head: that stand still, that turn, of its values */
 } dti_mla;
+
+/* Linear attention of some blocks (delta_net.c). */
+typedef struct dti_delta {
+    int64_t heads, group; /* of queries and keys; of values for each of them */
+    int64_t key, value;   /* columns of theirs */
+    int64_t taps;         /* tokens that a convolution adds up */
+} dti_delta;
 
 /* What DeepSeek-V3's kind of mixture has where config.json has no such key. */
 typedef struct dti_moe_defaults {
@@ -128,6 +137,7 @@ typedef struct dti_decoder {
     bool parallel;   /* attention and feed-forward are side by side: their sum joins x */
     bool one_norm;   /* of blocks, for both of them */
     int turning;     /* dti_turning, together */
+    bool gated;      /* what heads give is multiplied by sigmoids, made beside their queries */
     bool sinks;      /* heads have scores that take weight and give nothing */
     bool head_norms; /* every query and key head is normed before the rotation; */
     bool row_norms;  /* all of a token's together */
@@ -137,6 +147,7 @@ typedef struct dti_decoder {
     double logit_cap;                                /* 0: none */
     dti_moe moe;                                     /* of sparse blocks */
     dti_mla mla;                                     /* in place of q, k and v */
+    dti_delta delta;                                 /* of blocks with linear attention */
 
     dt_layer *embed, *positions, *norm, *head;
     dti_block *blocks; /* [n_layers] */
@@ -183,6 +194,16 @@ dt_status dti_mla_add_layers(const dti_decoder *m, const char *name, dt_builder 
                              dti_block *b) DT_MUST_USE;
 dt_tensor *dti_mla_attention(const dti_decoder *m, const dt_block_context *at, dt_tape *t,
                              dt_tensor *n);
+
+/* Linear attention: its keys, after dti_decoder_read(); its point and that one's axis; its layers
+ * behind it; what it makes of n [B, T, D]. */
+dt_status dti_delta_read(dti_decoder *m, const dt_config *config) DT_MUST_USE;
+extern const dt_layer_kind dti_delta_kind;
+dt_extent dti_delta_heads(const dti_decoder *m);
+dt_status dti_delta_add_layers(const dti_decoder *m, const char *name, dt_builder *builder,
+                               dti_block *b) DT_MUST_USE;
+dt_tensor *dti_delta_attention(const dti_decoder *m, const dt_block_context *at, dt_tape *t,
+                               dt_tensor *n);
 
 /* Heads x [B, T, H, E] turned by their positions, all columns that the table has. */
 dt_tensor *dti_decoder_turned(const dti_decoder *m, dt_tape *t, dt_tensor *x, dt_tensor *table);

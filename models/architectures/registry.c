@@ -19,7 +19,7 @@ static const dt_arch *const builtin[] = {
     &dti_arch_starcoder2,  &dti_arch_stablelm, &dti_arch_qwen2_moe,   &dti_arch_glm,
     &dti_arch_glm4,        &dti_arch_gptj,     &dti_arch_cohere,      &dti_arch_cohere2,
     &dti_arch_ernie4_5,    &dti_arch_olmo2,    &dti_arch_olmo3,       &dti_arch_glm4_moe,
-    &dti_arch_ministral3,  &dti_arch_gpt_oss,  &dti_arch_deepseek_v3,
+    &dti_arch_ministral3,  &dti_arch_gpt_oss,  &dti_arch_deepseek_v3, &dti_arch_qwen3_next,
 };
 
 typedef struct arch_entry {

@@ -20,6 +20,18 @@ static const dt_policy_layer latent_qkv[] = {
     { .weight = "self_attn.q_proj.weight", .ignore_checker = true },
     { .weight = "self_attn.kv_b_proj.weight" },
 };
+/* Of full attention or of linear. */
+static const dt_policy_layer next_qkv[] = {
+    { .weight = "self_attn.q_proj.weight", .ignore_checker = true },
+    { .weight = "self_attn.k_proj.weight", .ignore_checker = true },
+    { .weight = "self_attn.v_proj.weight", .ignore_checker = true },
+    { .weight = "linear_attn.in_proj_qkvz.weight", .ignore_checker = true },
+    { .weight = "linear_attn.in_proj_ba.weight", .ignore_checker = true },
+};
+static const dt_policy_layer next_out[] = {
+    { .weight = "self_attn.o_proj.weight", .ignore_checker = true },
+    { .weight = "linear_attn.out_proj.weight", .ignore_checker = true },
+};
 static const dt_policy_layer decoder_out[] = { { .weight = "self_attn.o_proj.weight" } };
 static const dt_policy_layer decoder_in[] = {
     { .weight = "mlp.gate_proj.weight" },
@@ -109,6 +121,8 @@ static const struct {
     { "qwen3", "Qwen3ForCausalLM", DECODER("Qwen3DecoderLayer") },
     { "qwen3_moe", "Qwen3MoeForCausalLM",
       POLICY("Qwen3MoeDecoderLayer", decoder_qkv, decoder_out, dense_in, dense_down) },
+    { "qwen3_next", "Qwen3NextForCausalLM",
+      POLICY("Qwen3NextDecoderLayer", next_qkv, next_out, dense_in, dense_down) },
     { "gemma3_text", "Gemma3ForCausalLM", DECODER("Gemma3DecoderLayer") },
     { "gemma3", "Gemma3ForConditionalGeneration", DECODER("Gemma3DecoderLayer") },
     { "mistral", "MistralForCausalLM", DECODER("MistralDecoderLayer") },

@@ -13,7 +13,8 @@ dt_status dti_ragged_check(const dt_model *m)
 
     DT_CHECK(!dt_layers_carry_states(m->layers), DT_ERR_UNSUPPORTED,
              "%s has layers that carry state from token to token: its sequences cannot be run "
-             "together as single tokens",
+             "together as single tokens; dt_generate() makes texts one by one, "
+             "dt_generate_batch() several of one length",
              m->arch->model_type);
     DT_CHECK(turn == 0, DT_ERR_UNSUPPORTED,
              "%s rotates positions otherwise in sequences of more than %lld tokens, and keys that "

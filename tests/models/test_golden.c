@@ -183,6 +183,19 @@ DT_TEST(golden, plans_of_transformers_match_too)
         { "layers.*.self_attn.kv_b_proj", "replicate" },
         { "layers.*.self_attn.o_proj", "replicate" },
     };
+    static const dt_plan_rule gathers[] = {
+        { "layers.*.self_attn.q_proj", "colwise" },
+        { "layers.*.self_attn.k_proj", "colwise" },
+        { "layers.*.self_attn.v_proj", "colwise" },
+        { "layers.*.self_attn.q_norm", "replicated_with_grad_allreduce" },
+        { "layers.*.self_attn.k_norm", "replicated_with_grad_allreduce" },
+        { "layers.*.self_attn.o_proj", "rowwise" },
+        { "layers.*.mlp.shared_expert.down_proj", "rowwise" },
+        { "layers.*.mlp.experts", "moe_tp_experts" },
+        { "layers.*.linear_attn.in_proj_qkvz", "colwise_gather_output" },
+        { "layers.*.linear_attn.in_proj_ba", "colwise_gather_output" },
+        { "layers.*.linear_attn.out_proj", "colwise_gather_output" },
+    };
     static const struct {
         const char *fixture;
         dt_plan plan;
@@ -191,7 +204,9 @@ DT_TEST(golden, plans_of_transformers_match_too)
         { "olmo3/uneven", { .rules = gathered, .n_rules = DT_COUNT(gathered), .strict = true } },
         { "glm4_moe/base", { .rules = apart, .n_rules = DT_COUNT(apart), .strict = true } },
         { "deepseek_v3/base", { .rules = latent, .n_rules = DT_COUNT(latent), .strict = true } },
-        { "deepseek_v3/uneven", { .rules = whole, .n_rules = DT_COUNT(whole), .strict = true } }
+        { "deepseek_v3/uneven", { .rules = whole, .n_rules = DT_COUNT(whole), .strict = true } },
+        { "qwen3_next/base", { .rules = gathers, .n_rules = DT_COUNT(gathers), .strict = true } },
+        { "qwen3_next/uneven", { .rules = gathers, .n_rules = DT_COUNT(gathers), .strict = true } }
     };
 
     for (size_t f = 0; f < DT_COUNT(rows); f++) {
@@ -208,7 +223,7 @@ DT_TEST(golden, plans_of_transformers_match_too)
 DT_TEST(golden, families_with_layers_of_their_own_match)
 {
     static const char *const some[] = { "olmo2/base", "ministral3/base", "glm4_moe/base",
-                                        "deepseek_v3/base" };
+                                        "deepseek_v3/base", "qwen3_next/uneven" };
 
     for (size_t f = 0; f < DT_COUNT(some); f++) {
         dt_golden x;

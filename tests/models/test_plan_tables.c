@@ -101,6 +101,39 @@ static const table_row latent[] = { /* heads are cut, what keys and values are m
     NORM("model.norm"), NORM(L "input_layernorm"), NORM(L "post_attention_layernorm"),
     { NULL, NULL, NULL }
 };
+static const table_row linear[] = { /* key heads are cut; what is small and of all of them is whole */
+    { "model.embed_tokens",  "embedding_rowwise", "vocab_reduce_scatter" },
+    { L "linear_attn",       "replicate",         "module_allgather" },
+    { L "linear_attn.in_proj_qkvz", "colwise",    "colwise" },
+    { L "linear_attn.in_proj_ba", "colwise",      "colwise" },
+    { L "linear_attn.conv1d", "replicate",        "replicate" },
+    { L "linear_attn.norm",  PER_HEAD,              PER_HEAD },
+    { L "linear_attn.out_proj", "rowwise",        "rowwise_reduce_scatter" },
+    { L "self_attn",         "replicate",         "module_allgather" },
+    { L "self_attn.q_proj",  "colwise",           "colwise" },
+    { L "self_attn.k_proj",  "colwise",           "colwise" },
+    { L "self_attn.v_proj",  "colwise",           "colwise" },
+    { L "self_attn.o_proj",  "rowwise",           "rowwise_reduce_scatter" },
+    { L "self_attn.q_norm",  PER_HEAD,              PER_HEAD },
+    { L "self_attn.k_norm",  PER_HEAD,              PER_HEAD },
+    { "model.layers.1.mlp",  "replicate",         "module_allgather" },
+    { "model.layers.0.mlp",  "gather",            "gather_reduce_scatter" },
+    { "model.layers.2.mlp",  "gather",            "gather_reduce_scatter" },
+    { L "mlp.gate_proj",     "colwise",           "colwise" },
+    { L "mlp.up_proj",       "colwise",           "colwise" },
+    { L "mlp.down_proj",     "rowwise",           "rowwise_reduce_scatter" },
+    { L "mlp.gate",          "replicate",         "replicate" },
+    { L "mlp.shared_expert_gate", "replicate",    "replicate" },
+    { L "mlp.shared_expert.gate_proj", "colwise", "colwise" },
+    { L "mlp.shared_expert.up_proj", "colwise",   "colwise" },
+    { L "mlp.shared_expert.down_proj", "local_rowwise", "local_rowwise" },
+    { L "mlp.experts",       "local",             "local" },
+    { L "mlp.experts.gate_up_proj", "packed_colwise", "packed_colwise" },
+    { L "mlp.experts.down_proj", "rowwise",       "rowwise" },
+    { "lm_head",             "colwise",           "colwise" },
+    NORM("model.norm"), NORM(L "input_layernorm"), NORM(L "post_attention_layernorm"),
+    { NULL, NULL, NULL }
+};
 static const table_row row_norms[] = { /* of pieces: a number per row is reduced */
     { "model.embed_tokens",  "embedding_rowwise", "vocab_reduce_scatter" },
     { L "self_attn",         "replicate",         "module_allgather" },
@@ -211,7 +244,7 @@ static const table_row shared_expert[] = { /* summed with the others, once */
 };
 /* clang-format on */
 
-enum { MAX_RULES = 24, TEXT_BYTES = 4096 };
+enum { MAX_RULES = 40, TEXT_BYTES = 4096 };
 
 static const struct model_table {
     const char *fixture;
@@ -225,7 +258,7 @@ static const struct model_table {
     { "granite/uneven", { llama, NULL } },      { "gpt2/base", { gpt2, NULL } },
     { "falcon/base", { falcon, NULL } },        { "qwen2_moe/base", { shared_expert, NULL } },
     { "olmo2/base", { row_norms, NULL } },      { "glm4_moe/uneven", { shared_experts, NULL } },
-    { "deepseek_v3/uneven", { latent, NULL } },
+    { "deepseek_v3/uneven", { latent, NULL } }, { "qwen3_next/base", { linear, NULL } },
 };
 
 typedef struct table_case {

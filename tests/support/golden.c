@@ -102,6 +102,8 @@ const char *const dt_golden_fixtures[DT_GOLDEN_ALL] = {
     "gpt_oss/uneven",
     "deepseek_v3/base",
     "deepseek_v3/uneven",
+    "qwen3_next/base",
+    "qwen3_next/uneven",
 };
 
 static dt_status read_ids(const dti_st_file *file, const char *name, const dti_st_stage *stage,
