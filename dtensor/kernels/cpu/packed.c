@@ -162,6 +162,17 @@ static int64_t first_scale(const packed_job *j, int64_t o)
     return j->n_depths > 1 ? o * j->groups : 0;
 }
 
+/* How far ahead codes are called by a tile from output o of a chunk on: a stream of them by a fixed
+ * lead, others those of the next tile, which may be the first one of a chunk that the other workers
+ * leave. */
+static int64_t ahead_of(const packed_job *j, int64_t o, int64_t row_bytes)
+{
+    const int64_t others = dti_pool_size(j->l.cpu->pool) - 1, some = j->ops->outputs;
+
+    if (j->n_depths == 1 && !j->ops->keeps) return LEAD;
+    return (some + (o + some < j->chunk ? 0 : others * j->chunk)) * row_bytes;
+}
+
 /* Some outputs of a chunk, from o on, at depth d, for tiles [begin, end). */
 static void run_tiles(const packed_job *j, const packed_work *w, int64_t chunk, int64_t o,
                       int64_t d, const int64_t part[2])
@@ -175,7 +186,7 @@ static void run_tiles(const packed_job *j, const packed_work *w, int64_t chunk, 
                           .codes = (const uint8_t *)j->l.w->data + (chunk + o) * row_bytes +
                                    i * j->form.bits / 8,
                           .codes_stride = row_bytes,
-                          .ahead = j->n_depths > 1 || j->ops->keeps ? some * row_bytes : LEAD,
+                          .ahead = ahead_of(j, o, row_bytes),
                           .scales = w->scales + first_scale(j, o) + i / j->form.group,
                           .shifts = w->shifts + first_scale(j, o) + i / j->form.group,
                           .scales_stride = j->groups,

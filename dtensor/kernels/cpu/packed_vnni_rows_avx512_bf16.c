@@ -35,7 +35,6 @@ static void turn_codes(const dti_packed_tile *t, uint8_t *to, int64_t from, int6
         const int64_t o = v * 16 + j < t->n_outputs ? v * 16 + j : t->n_outputs - 1;
         const uint8_t *at = t->codes + o * t->codes_stride + from;
         w[j] = _mm512_maskz_loadu_epi8(there, at);
-        _mm_prefetch((const char *)(at + t->ahead), _MM_HINT_T1);
     }
     dti_transpose_16(w);
     for (int64_t i = 0; i < 16 && i * 4 < left; i++)
@@ -71,16 +70,33 @@ static void turn(const dti_packed_tile *t, const kept *k)
     }
 }
 
+/* Codes of the next outputs, to be called while numbers are multiplied and memory has nothing else
+ * to do: with each word a line of one of them. 64 bytes of codes are 16 words twice, so there are
+ * as many lines as words. Only the first tile of rows calls them, others what is there. */
+typedef struct calls {
+    const char *at;
+    int64_t stride;
+} calls;
+
+static calls calls_of(const dti_packed_tile *t)
+{
+    const char *next = (const char *)t->codes + t->ahead;
+
+    return t->kept ? (calls){ t->keep, 0 } : (calls){ next, t->codes_stride };
+}
+
 /* Some words of codes at p, and as many of x, of even and of odd inputs where codes are halves. */
 static inline __attribute__((always_inline)) void add_words(__m512i sum[R_MAX][V], const uint8_t *p,
-                                                            const char *x, int words, const int R,
-                                                            const int per)
+                                                            const char *x, calls c, int words,
+                                                            const int R, const int per)
 {
     const __m512i low = _mm512_set1_epi8(15);
 
     _Pragma("GCC unroll 1") for (int i = 0; i < words; i++, p += (ptrdiff_t)V * 64, x += 4)
     {
         __m512i u[2][V];
+        _mm_prefetch(c.at, _MM_HINT_T1);
+        c.at += c.stride;
         __asm__("" : "+r"(x)); /* one register for all rows */
         UNROLL
         for (int v = 0; v < V; v++) {
@@ -102,8 +118,8 @@ static inline __attribute__((always_inline)) void add_words(__m512i sum[R_MAX][V
 
 /* A group of codes at p, whose chunks or part of a chunk of x stand from x on. */
 static inline __attribute__((always_inline)) void add_group(__m512i sum[R_MAX][V], const uint8_t *p,
-                                                            const char *x, int bytes, const int R,
-                                                            const int per)
+                                                            const char *x, calls c, int bytes,
+                                                            const int R, const int per)
 {
     const int words = (bytes < 64 ? bytes : 64) / 4;
 
@@ -116,9 +132,9 @@ static inline __attribute__((always_inline)) void add_group(__m512i sum[R_MAX][V
             for (int e = 0; e < R * V; e++)
                 sum[e / V][e % V] = _mm512_slli_epi32(sum[e / V][e % V], 8);
         }
-        _Pragma("GCC unroll 1") for (int i = 0; i < bytes; i += 64)
-            add_words(sum, p + (ptrdiff_t)i * V * 16,
-                      x + (ptrdiff_t)(i / 64 * 2 + part) * per * R * 64, words, R, per);
+        _Pragma("GCC unroll 1") for (int i = 0; i < bytes; i += 64) add_words(
+            sum, p + (ptrdiff_t)i * V * 16, x + (ptrdiff_t)(i / 64 * 2 + part) * per * R * 64,
+            (calls){ c.at + i + part * words * c.stride, c.stride }, words, R, per);
     }
 }
 
@@ -151,15 +167,18 @@ tile(const dti_packed_tile *t, const dti_code_span *s, const kept *k, const int 
     const int64_t groups = t->depth / t->form.group, step = R * 64;
     const int in_span = 4 * s->fours, in_chunk = s->bytes < 64 ? 64 / s->bytes : 1;
     const int chunks = s->bytes > 64 ? s->bytes / 64 : 1; /* of a group */
+    const calls ahead = calls_of(t);
 
     if (t->begins) memset(t->lanes, 0, (size_t)(4 * R * V) * 64);
     for (int64_t g = 0; g < groups; g++) {
         const char *x = (const char *)t->x + g / in_span * dti_code_span_vectors(s) * step;
         const int at = (int)(g % in_span);
+        const int64_t from = g * s->bytes, called = from % 64 / 2; /* outputs of 64 bytes' 32 */
         __m512i sum[R_MAX][V];
-        add_group(sum, k->codes + g * s->bytes * V * 16,
+        add_group(sum, k->codes + from * V * 16,
                   x + at / in_chunk * chunks * 2 * per * step +
                       (ptrdiff_t)(at % in_chunk) * s->bytes,
+                  (calls){ ahead.at + from / 64 * 64 + called * ahead.stride, ahead.stride },
                   s->bytes, R, per);
         add_scaled(t, k, sum, g,
                    x + 2 * (s->chunks * per + at / 4) * step + (ptrdiff_t)(at % 4) * 16, R);
