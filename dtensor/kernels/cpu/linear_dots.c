@@ -23,9 +23,10 @@ enum { COPY_TILES = 16, GAP = 64 };
  * depth. */
 enum { BLOCK = 8 << 20, CHUNK = 256 << 10, SLOT = 24 << 10 };
 
-/* Bytes of the x of a tile beside which a stream of weights passes through level 1; those beside
- * which the processor fetches that stream best by itself; how early it is called else. */
-enum { STREAM = 26 << 10, QUIET = 12 << 10, LEAD = 16 << 10 };
+/* Bytes of the x of a tile beside which a stream of weights passes through level 1; rows of x, and
+ * their bytes, beside which the processor fetches that stream best by itself; how early it is
+ * called else. */
+enum { STREAM = 26 << 10, QUIET_ROWS = 2, QUIET = 12 << 10, LEAD = 16 << 10 };
 
 typedef struct dots_job {
     const dti_linear *l;
@@ -102,11 +103,13 @@ static int64_t width_of(const dots_job *j)
 }
 
 /* Rows of what is ahead that tiles before i call: of the next chunk all the same, of a stream what
- * is taken at a time, unless x leaves so much of level 1 to it that the processor does better. */
+ * is taken at a time, unless x leaves so much to it that the processor does better. */
 static int64_t called_before(const dots_job *j, int64_t i)
 {
+    const bool quiet = j->n_rows <= QUIET_ROWS && j->n_rows * j->depth * j->ops->x_bytes <= QUIET;
+
     if (!j->stream) return j->ops->outputs * i / j->n_tiles;
-    return j->n_rows * j->depth * j->ops->x_bytes > QUIET ? width_of(j) * i : 0;
+    return quiet ? 0 : width_of(j) * i;
 }
 
 static const char *weights_of(const dots_part *p)
