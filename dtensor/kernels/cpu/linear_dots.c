@@ -144,11 +144,12 @@ static void multiply_tile(const dots_part *p, int64_t tile)
     const char *ahead = w + (j->stream ? LEAD : (p->next - p->o) * stride);
     const bool copied = j->copy_bytes > 0;
 
-    for (int64_t d = 0; d < j->n_depths; d++)
+    for (int64_t d = 0; d < j->n_depths; d++) {
+        const int64_t depth = dti_min(j->l->n_in - d * j->depth, j->depth);
         ops->multiply(&(dti_dots_tile){
             .n_rows = n_rows,
             .n_outputs = p->n,
-            .depth = dti_min(j->l->n_in - d * j->depth, j->depth),
+            .depth = depth,
             .width = width_of(j),
             .x = slot(j, d, tile),
             .w = copied ? p->copy + d * j->chunk * j->copy_stride : w + d * j->depth * bytes,
@@ -158,10 +159,12 @@ static void multiply_tile(const dots_part *p, int64_t tile)
             .ends = d + 1 == j->n_depths,
             .y = p->sums,
             .y_stride = j->chunk,
-            .ahead = ahead + called * stride + d * j->depth * bytes,
-            .ahead_stride = stride,
+            /* all depths and tiles together call each line once, in the order of memory */
+            .ahead = ahead + (d * j->depth * p->n + called * depth) * bytes,
+            .ahead_stride = depth * bytes,
             .n_ahead = called_before(j, tile + 1) - called,
         });
+    }
     dti_linear_store(j->l, p->sums, j->chunk, j->row + row, n_rows, p->o, p->n);
 }
 
