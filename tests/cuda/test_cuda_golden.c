@@ -84,6 +84,13 @@ DT_TEST(cuda_golden, deepseek_v3)
     check("deepseek_v3/base", "tp=2", DT_F32, 2);
 }
 
+/* What its layers carry lies on the device; two of its operators run on the CPU. */
+DT_TEST(cuda_golden, qwen3_next)
+{
+    check("qwen3_next/base", "tp=1", DT_BF16, 0);
+    check("qwen3_next/uneven", "tp=2", DT_F32, 3);
+}
+
 DT_TEST(cuda_golden, ministral3)
 {
     check("ministral3/base", "tp=1", DT_F32, 6);

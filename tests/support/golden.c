@@ -104,6 +104,7 @@ const char *const dt_golden_fixtures[DT_GOLDEN_ALL] = {
     "deepseek_v3/uneven",
     "qwen3_next/base",
     "qwen3_next/uneven",
+    "qwen3_next/small",
 };
 
 static dt_status read_ids(const dti_st_file *file, const char *name, const dti_st_stage *stage,

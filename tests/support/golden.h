@@ -9,7 +9,7 @@
 
 #include "tests/support/dt_test.h"
 
-enum { DT_GOLDEN_GREEDY = 40, DT_GOLDEN_PROMPT = 64, DT_GOLDEN_FIXTURES = 26, DT_GOLDEN_ALL = 92 };
+enum { DT_GOLDEN_GREEDY = 40, DT_GOLDEN_PROMPT = 64, DT_GOLDEN_FIXTURES = 26, DT_GOLDEN_ALL = 93 };
 
 /* All checkpoints: "llama/uneven". The first DT_GOLDEN_FIXTURES have gradients, too. */
 extern const char *const dt_golden_fixtures[DT_GOLDEN_ALL];
