@@ -24,9 +24,10 @@ typedef struct wanted {
     char *folder;
     const char *name;
     dt_served *served;
-    int64_t context, cache_bytes; /* of one token, on all ranks */
-    cli_args args;                /* of its folder */
-    cli_session session;          /* what it was loaded with, which the service goes on to use */
+    int64_t context,
+        cache_bytes;     /* of one token, at the least: where no rank has what another has */
+    cli_args args;       /* of its folder */
+    cli_session session; /* what it was loaded with, which the service goes on to use */
     bool opened;
 } wanted;
 
@@ -115,13 +116,6 @@ static dt_status read_keys(serving *s, const cli_env *env)
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
-
-/* A copy of keys and values for each rank that does not share heads is not known here; those of one
- * whole model are what counts at the least. */
-static int64_t cache_bytes_of(const dt_model_info *info, dt_dtype dtype)
-{
-    return 2 * info->n_layers * info->n_kv_heads * info->head_dim * (int64_t)dt_dtype_size(dtype);
-}
 
 static dt_status weights_of(serving *s, int64_t *bytes)
 {
@@ -247,7 +241,7 @@ static dt_status load_model(serving *s, const cli_env *env, int i)
     how.offload = session->load.offload;
     how.progress = cli_progress_show;
     how.progress_arg = &session->progress;
-    m->cache_bytes = cache_bytes_of(&session->info, session->dtype);
+    m->cache_bytes = dt_model_cache_bytes(&session->info, session->dtype, 1);
     st = dt_service_load(s->service, m->args.folder, &how, &m->served);
     cli_progress_end(&session->progress);
     DT_TRY(st);

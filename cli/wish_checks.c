@@ -125,11 +125,9 @@ dt_status cli_wishes_make_sense(const cli_session *s, const dt_generate_options 
 /* What a sequence needs at least: its caches, and a row of logits. */
 static double bytes_of_one(const cli_session *s, int64_t n_tokens)
 {
-    const dt_model_info *i = &s->info;
-    const double caches =
-        2.0 * (double)(i->n_layers * i->n_kv_heads * i->head_dim) * (double)dt_dtype_size(s->dtype);
+    const double caches = (double)dt_model_cache_bytes(&s->info, s->dtype, 1);
 
-    return caches * (double)n_tokens + 4.0 * (double)i->vocab_size;
+    return caches * (double)n_tokens + 4.0 * (double)s->info.vocab_size;
 }
 
 /* Of the machines of all processes, as if none shared one. GPUs know their own limits: 0. */

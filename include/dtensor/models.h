@@ -36,6 +36,8 @@ typedef struct dt_model_info {
     int32_t bos;           /* -1: none */
     int n_eos;             /* -1: generation_config.json cannot be read */
     int32_t eos[DT_MAX_EOS];
+    int64_t cached; /* numbers that a token leaves in the caches of all layers; 0: a key and a value
+                     * of each kv head in each layer */
 } dt_model_info;
 
 typedef struct dt_load_options {
@@ -226,6 +228,10 @@ DT_API DT_MUST_USE dt_status dt_model_save(dt_model *model, const char *dir,
  * Errors      as dt_model_save()
  */
 DT_API DT_MUST_USE dt_status dt_save_check(const char *from, const char *dir, dt_dtype dtype);
+
+/** Bytes of what caches hold of n tokens, on all ranks together where none has what another has:
+ * dt_model_info.cached, in the dtype that the model computes in. Not collective. Errors: none. */
+DT_API int64_t dt_model_cache_bytes(const dt_model_info *info, dt_dtype dtype, int64_t n_tokens);
 
 /* Queries. Not collective, no errors. */
 DT_API const dt_model_info *dt_model_info_of(const dt_model *model); /* dtype: the run's */

@@ -57,6 +57,7 @@ dt_status dti_mla_read(dti_decoder *m, const dt_config *config, dt_model_info *i
     DT_TRY(read_stretch(m, config, &stretch));
     info->n_kv_heads = 1;
     info->head_dim = a->latent + a->turned;
+    info->cached = info->n_layers * info->head_dim; /* values are columns of keys */
     m->info = *info;
     for (int64_t i = 0; i < info->n_layers; i++) {
         m->blocks[i].attention = dt_config_attention(info);

@@ -341,6 +341,14 @@ const dt_model_info *dt_model_info_of(const dt_model *m)
     return m != NULL ? &m->info : NULL;
 }
 
+int64_t dt_model_cache_bytes(const dt_model_info *i, dt_dtype dtype, int64_t n_tokens)
+{
+    const int64_t cached =
+        i->cached > 0 ? i->cached : 2 * i->n_layers * i->n_kv_heads * i->head_dim;
+
+    return cached * n_tokens * (int64_t)dt_dtype_size(dtype);
+}
+
 dt_layers *dt_model_layers(const dt_model *m)
 {
     return m != NULL ? m->layers : NULL;

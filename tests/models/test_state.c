@@ -143,28 +143,45 @@ DT_TEST(state, what_was_read_is_kept_as_far_as_it_is_the_same)
     }
 }
 
-/* Of latent attention a token is remembered by its latent and what turns, however many heads there
- * are; every rank has it whole. */
-static dt_status remembers_a_latent(dt_mesh *mesh, const void *arg)
+typedef struct remembering {
+    const char *fixture;
+    int64_t cached; /* numbers of a token */
+    int tp;
+} remembering;
+
+/* What the caches of a rank that has everything hold is what dt_model_cache_bytes() says. */
+static dt_status remembers(dt_mesh *mesh, const void *arg)
 {
-    enum { LAYERS = 3, ROWS = 2, LATENT = 16, TURNED = 4 };
+    enum { ROWS = 2 };
     static const int32_t ids[2 * ROWS] = { 1, 2, 3, 4 };
+    const remembering *c = arg;
+    const dt_model_info *info;
     DT_HELD(model) *m = NULL;
     DT_HELD(state) *s = NULL;
     DT_HELD(tape) *t = dt_test_tape(mesh);
 
-    (void)arg;
-    DT_TRY(load(mesh, "deepseek_v3/base", &m));
+    DT_TRY(load(mesh, c->fixture, &m));
+    info = dt_model_info_of(m);
     DT_TRY(dt_state_create(m, ROWS, ROOM, &s));
     (void)dt_model_forward(t, m, s, ids, 2, DT_LOGITS_LAST);
     DT_TRY(dt_tape_status(t));
-    DT_EXPECT_EQ_INT(dti_state_bytes(s), LAYERS * ROWS * ROOM * (LATENT + TURNED) *
-                                             (int64_t)dt_dtype_size(dt_model_info_of(m)->dtype));
+    DT_EXPECT_EQ_INT(dt_model_cache_bytes(info, info->dtype, 1),
+                     c->cached * (int64_t)dt_dtype_size(info->dtype));
+    DT_EXPECT_EQ_INT(dti_state_bytes(s), dt_model_cache_bytes(info, info->dtype, ROWS * ROOM));
     return DT_OK;
 }
 
-DT_TEST(state, a_latent_is_all_that_is_remembered_of_a_token)
+/* Of latent attention a token is remembered by its latent and what turns, however many heads there
+ * are; every rank has it whole. */
+DT_TEST(state, what_is_remembered_of_a_token)
 {
-    dt_test_on_ranks("tp=1", remembers_a_latent, NULL);
-    dt_test_on_ranks("tp=3", remembers_a_latent, NULL);
+    static const remembering cases[] = {
+        { "llama/uneven", 2 * 2 * 2 * 16, 1 },
+        { "gemma3/base", 7 * 2 * 2 * 8, 1 },
+        { "deepseek_v3/base", 3 * (16 + 4), 1 },
+        { "deepseek_v3/base", 3 * (16 + 4), 3 },
+    };
+
+    for (size_t i = 0; i < DT_COUNT(cases); i++)
+        dt_test_on_ranks(cases[i].tp == 1 ? "tp=1" : "tp=3", remembers, &cases[i]);
 }
