@@ -14,8 +14,20 @@
 DT_TEST(engine, makes_the_texts_that_are_made_alone)
 {
     static const dt_engine_run runs[] = {
-        { "llama/uneven", NULL, DT_BF16, 24, 300, 40, 1, TIGHT },
-        { "qwen3_moe/uneven", NULL, DT_F32, 12, 300, 30, 2, TIGHT },
+        { .fixture = "llama/uneven",
+          .dtype = DT_BF16,
+          .n_requests = 24,
+          .longest = 300,
+          .most_new = 40,
+          .seed = 1,
+          .options = TIGHT },
+        { .fixture = "qwen3_moe/uneven",
+          .dtype = DT_F32,
+          .n_requests = 12,
+          .longest = 300,
+          .most_new = 30,
+          .seed = 2,
+          .options = TIGHT },
     };
 
     for (size_t i = 0; i < DT_COUNT(runs); i++) dt_engine_run_check(&runs[i], "tp=1");
@@ -25,7 +37,13 @@ DT_TEST(engine, makes_the_texts_that_are_made_alone)
 /* Texts of three blocks in a pool of two: those that no window reaches any more are given back. */
 DT_TEST(engine, windows_give_their_blocks_back)
 {
-    dt_engine_run run = { "mistral/uneven", NULL, DT_BF16, 16, 300, 40, 3, TIGHT };
+    dt_engine_run run = { .fixture = "mistral/uneven",
+                          .dtype = DT_BF16,
+                          .n_requests = 16,
+                          .longest = 300,
+                          .most_new = 40,
+                          .seed = 3,
+                          .options = TIGHT };
 
     run.options.pool_tokens = 2 * 128;
     dt_engine_run_check(&run, "tp=1");

@@ -58,7 +58,7 @@ typedef struct request_run {
     uint64_t scores[2]; /* hash of what on_scores saw: alone, together */
     uint64_t *seen;
     dt_error errors[2]; /* DT_OK: it goes well */
-    bool cancelled;
+    bool cancelled, spoiled;
 } request_run;
 
 static int64_t draw(uint64_t *state, int64_t n)
@@ -239,32 +239,38 @@ static dt_status step(whole_run *w)
 static dt_status submit(whole_run *w, request_run *r)
 {
     dt_engine_request q = DT_ENGINE_REQUEST_INIT;
+    dt_generate_options o = r->options;
 
+    o.seed += r->spoiled;
     q.prompts = r->prompts;
     q.n_prompts = r->n_prompts;
-    q.options = &r->options;
+    q.options = &o;
     q.salt = r->salt;
     r->seen = &r->scores[1];
     return dt_engine_submit(w->engine, &q, &r->number);
 }
 
-static dt_status make_together(whole_run *w)
+static dt_status cancel_one(whole_run *w, request_run *r)
 {
+    bool over = r->errors[1].code != DT_OK, all = true;
+
+    for (int64_t i = 0; i < r->n_texts; i++) all = all && r->together[i].over;
+    r->cancelled = r->cancelled || !(over || all);
+    return dt_engine_cancel(w->engine, r->number);
+}
+
+/* In the last of several rounds nobody is cancelled: all are compared. */
+static dt_status make_together(whole_run *w, int64_t k)
+{
+    const bool cancels = !w->run->spoiled && (k < w->run->n_more || k == 0);
+    uint64_t u = w->run->seed + 99 + (uint64_t)k;
     const int64_t n = w->run->n_requests;
-    uint64_t u = w->run->seed + 99;
 
     for (int64_t at = 0; at < n || dt_engine_is_busy(w->engine);) {
         for (int64_t more = draw(&u, 5); more > 0 && at < n; more--)
             DT_TRY(submit(w, &w->requests[at++]));
-        if (draw(&u, 9) == 0 && at > 0) {
-            request_run *r = &w->requests[draw(&u, at)];
-            bool over = r->errors[1].code != DT_OK;
-            bool all = true;
-            for (int64_t i = 0; i < r->n_texts; i++) all = all && r->together[i].over;
-            over = over || all;
-            r->cancelled = r->cancelled || !over;
-            DT_TRY(dt_engine_cancel(w->engine, r->number));
-        }
+        if (draw(&u, 9) == 0 && at > 0 && cancels)
+            DT_TRY(cancel_one(w, &w->requests[draw(&u, at)]));
         DT_TRY(step(w));
     }
     return DT_OK;
@@ -294,45 +300,97 @@ static dt_status compare(const request_run *r, int64_t number)
     return DT_OK;
 }
 
-static dt_status check_counts(const whole_run *w)
+static dt_status check_counts(const whole_run *w, dt_engine_counts *c)
 {
-    dt_engine_counts c;
-
-    DT_TRY(dt_engine_count(w->engine, &c));
-    DT_EXPECT(c.used_blocks == 0 && c.running == 0 && c.waiting == 0, "%lld blocks stay used",
-              (long long)c.used_blocks);
+    DT_TRY(dt_engine_count(w->engine, c));
+    DT_EXPECT(c->used_blocks == 0 && c->running == 0 && c->waiting == 0, "%lld blocks stay used",
+              (long long)c->used_blocks);
     if (getenv("DTENSOR_TEST_VERBOSE") != NULL)
         (void)fprintf(stderr,
                       "%s: %lld passes, %lld rows, %lld read, %lld found, %lld preempted of %lld "
                       "blocks\n",
-                      w->run->fixture, (long long)c.passes, (long long)c.rows,
-                      (long long)c.read_tokens, (long long)c.found_tokens, (long long)c.preemptions,
-                      (long long)c.blocks);
+                      w->run->fixture, (long long)c->passes, (long long)c->rows,
+                      (long long)c->read_tokens, (long long)c->found_tokens,
+                      (long long)c->preemptions, (long long)c->blocks);
     DT_TRY(dt_engine_replay(w->log, w->n_log));
+    return DT_OK;
+}
+
+/* Of the first rank, for all. */
+static void add_round(const whole_run *w, const dt_engine_counts *c)
+{
+    dt_engine_tally *t = w->run->tally;
+
+    if (t == NULL || dt_runtime_rank(dt_mesh_runtime(dt_model_mesh(w->model))) != 0) return;
+    for (int64_t i = 0; i < w->run->n_requests; i++) {
+        const request_run *r = &w->requests[i];
+        *(r->cancelled ? &t->cancelled : &t->compared) += 1;
+        for (int64_t k = 0; k < r->n_texts && !r->cancelled; k++) t->tokens += r->together[k].n;
+    }
+    t->passes += c->passes;
+    t->rows += c->rows;
+    t->preempted += c->preemptions;
+    t->found += c->found_tokens;
+}
+
+static dt_status make_all_alone(whole_run *w)
+{
+    const dt_engine_run *run = w->run;
+    dt_engine_tally *t =
+        dt_runtime_rank(dt_mesh_runtime(dt_model_mesh(w->model))) == 0 ? run->tally : NULL;
+    bool spoils = run->spoiled;
+    uint64_t u = run->seed;
+
+    DT_TRY(dti_alloc_array((size_t)run->n_requests, sizeof *w->requests, (void **)&w->requests));
+    for (int64_t i = 0; i < run->n_requests; i++) {
+        request_run *r = &w->requests[i];
+        make_request(r, run, &u, dt_model_info_of(w->model)->vocab_size);
+        DT_TRY(make_alone(w->model, r));
+        r->spoiled = spoils && r->options.do_sample && r->options.top_k != 1 && r->alone[0].n > 20;
+        spoils = spoils && !r->spoiled;
+        if (t == NULL) continue;
+        t->requests++;
+        *(r->options.do_sample ? &t->sampled : &t->greedy) += 1;
+    }
+    return DT_OK;
+}
+
+/* Round k: all of them together, in an order of its own. */
+static dt_status run_round(whole_run *w, int64_t k)
+{
+    dt_engine_options options = k == 0 ? w->run->options : w->run->more[k - 1];
+    dt_engine_counts counts;
+
+    for (int64_t i = 0; i < w->run->n_requests; i++) {
+        request_run *r = &w->requests[i];
+        memset(r->together, 0, sizeof r->together);
+        r->errors[1] = (dt_error){ .code = DT_OK };
+        r->scores[1] = 0;
+        r->number = 0;
+        r->cancelled = false;
+    }
+    w->n_log = 0;
+    options.log = keep_log;
+    options.log_arg = w;
+    DT_TRY(dt_engine_create(w->model, &options, &w->engine));
+    DT_TRY(make_together(w, k));
+    for (int64_t i = 0; i < w->run->n_requests; i++) DT_TRY(compare(&w->requests[i], i));
+    DT_TRY(check_counts(w, &counts));
+    add_round(w, &counts);
+    dt_engine_release(&w->engine);
     return DT_OK;
 }
 
 static dt_status run_all(dt_mesh *mesh, whole_run *w, const char *folder)
 {
     dt_load_options load = DT_LOAD_OPTIONS_INIT;
-    dt_engine_options options = w->run->options;
-    uint64_t u = w->run->seed;
 
     load.keep_dtype = false;
     load.dtype = w->run->dtype;
     load.weights = w->run->weights;
     DT_TRY(dt_model_create_random(mesh, folder, &load, 7, &w->model));
-    DT_TRY(dti_alloc_array((size_t)w->run->n_requests, sizeof *w->requests, (void **)&w->requests));
-    for (int64_t i = 0; i < w->run->n_requests; i++) {
-        make_request(&w->requests[i], w->run, &u, dt_model_info_of(w->model)->vocab_size);
-        DT_TRY(make_alone(w->model, &w->requests[i]));
-    }
-    options.log = keep_log;
-    options.log_arg = w;
-    DT_TRY(dt_engine_create(w->model, &options, &w->engine));
-    DT_TRY(make_together(w));
-    for (int64_t i = 0; i < w->run->n_requests; i++) DT_TRY(compare(&w->requests[i], i));
-    DT_TRY(check_counts(w));
+    DT_TRY(make_all_alone(w));
+    for (int64_t k = 0; k <= w->run->n_more; k++) DT_TRY(run_round(w, k));
     return DT_OK;
 }
 
@@ -355,16 +413,21 @@ static dt_status on_rank(dt_mesh *mesh, const void *arg)
     return st;
 }
 
-void dt_engine_run_check(const dt_engine_run *run, const char *mesh)
+dt_status dt_engine_run_try(const dt_engine_run *run, const char *mesh)
 {
     dt_run_options options = DT_TEST_RUN_OPTIONS;
     shared_run shared = { .run = run };
     dt_status st;
 
-    DT_ASSERT_OK(write_config(run->fixture, dt_test_temp_dir(shared.folder)));
+    DT_TRY(write_config(run->fixture, dt_test_temp_dir(shared.folder)));
     st = dt_test_run(&options, mesh, on_rank, &shared);
     if (st != DT_OK)
         dti_error_prefix("%s, %s, %s, seed %llu", run->fixture, mesh, dt_dtype_name(run->dtype),
                          (unsigned long long)run->seed);
-    DT_ASSERT_OK(st);
+    return st;
+}
+
+void dt_engine_run_check(const dt_engine_run *run, const char *mesh)
+{
+    DT_ASSERT_OK(dt_engine_run_try(run, mesh));
 }
