@@ -133,6 +133,7 @@ static dt_status add_request(dt_engine *e, const dt_engine_request *q, dti_reque
     r->number = e->n_requests + 1;
     r->n_return = r->rules.o.num_return_sequences;
     r->n_left = q->n_prompts * r->n_return;
+    r->rules.n_texts = r->n_left;
     DT_TRY(queue(e, q, r));
     while (*last != NULL) last = &(*last)->next;
     *last = r;

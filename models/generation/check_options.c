@@ -322,7 +322,9 @@ static dt_status make_schema(dti_text_rules *u)
 dt_status dti_rules_make(dti_text_rules *u, const dt_model_info *info, const dt_generate_options *o,
                          int64_t n_prompt)
 {
-    *u = (dti_text_rules){ .o = *o, .vocab = info->vocab_size, .n_prompt = n_prompt, .keep = 1 };
+    *u = (dti_text_rules){
+        .o = *o, .vocab = info->vocab_size, .n_prompt = n_prompt, .keep = 1, .n_texts = 1
+    };
     DT_TRY(dti_options_check(o, info, NULL));
     DT_CHECK((o->n_stop_strings == 0 && !writes_json(o)) || o->tokenizer != NULL, DT_ERR_ARG,
              "%s found in text: set options.tokenizer",
@@ -346,8 +348,9 @@ void dti_rules_free(dti_text_rules *u)
     if (u->schema != NULL) dti_json_schema_free(u->schema);
     dti_free(u->schema);
     u->schema = NULL;
-    if (u->texts != NULL) dti_token_texts_free(u->texts);
-    dti_free(u->texts);
+    if (u->json != NULL) dti_json_memory_free(u->json);
+    dti_free(u->json);
+    u->json = NULL;
     u->texts = NULL;
     u->limits = u->values = NULL;
     u->norms = NULL;

@@ -7,6 +7,7 @@
 
 #include "models/generation/json_schema.h"
 #include "models/generation/text_rules.h"
+#include "text/tokenizer/token_texts.h"
 
 /* An open bracket. */
 typedef struct dti_json_frame {
@@ -62,22 +63,33 @@ bool dti_json_way_forks(const dti_json_schema *schema, const dti_json_way *w, un
 bool dti_json_way_is_between(const dti_json_way *w);
 bool dti_json_way_is_whole(const dti_json_way *w);
 
-/* Bytes of all tokens of a vocabulary: token i has text[begin[i]] to text[begin[i + 1]]. */
-typedef struct dti_token_texts {
-    char *text;
-    size_t *begin; /* [n + 1] */
+/* What tokens of a text have come to, so that of a longer one only those behind them are read. */
+typedef struct dti_json_known {
+    int32_t *ids; /* [n] */
     int64_t n;
-} dti_token_texts;
-dt_status dti_token_texts_make(dti_token_texts *t, const dt_tokenizer *tok,
-                               int64_t vocab) DT_MUST_USE;
-void dti_token_texts_free(dti_token_texts *t); /* accepts a zeroed one */
+    dti_json_way *ways; /* [n_ways]; none: they lead nowhere */
+    int n_ways;
+    int64_t used; /* when, counted by questions */
+    size_t ids_room, ways_room;
+} dti_json_known;
 
-/* Where n tokens lead; false: nowhere. */
-bool dti_json_read_tokens(const dti_json_schema *schema, const dti_token_texts *t,
-                          const int32_t *ids, int64_t n, dti_json_state *out);
+/* Of the texts of some rules, one for each: those that begin alike are read anew once, when they go
+ * different ways. */
+typedef struct dti_json_memory {
+    dti_json_known *list; /* [n] */
+    int64_t n, now;
+    size_t room;
+    int64_t n_read; /* tokens, so far: what all this saves */
+} dti_json_memory;
+void dti_json_memory_free(dti_json_memory *m); /* accepts a zeroed one */
+
+/* Where n tokens lead; out->n 0: nowhere. */
+dt_status dti_json_read_tokens(dti_text_rules *rules, const int32_t *ids, int64_t n,
+                               dti_json_state *out) DT_MUST_USE;
 
 /* Whether `next` ends the value that the last n_new of n tokens have begun. */
-bool dti_json_ends(const dti_text_rules *rules, const int32_t *ids, int64_t n, int32_t next);
+dt_status dti_json_ends(dti_text_rules *rules, const int32_t *ids, int64_t n, int32_t next,
+                        bool *out) DT_MUST_USE;
 
 /* Bans what no value goes on with, among columns from `first` on. */
 void dti_json_mask(const dti_json_schema *schema, const dti_token_texts *t, const dti_json_state *s,

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "models/generation/json_text.h"
 
 /* One row. */
@@ -120,17 +121,17 @@ static void make_valid(const row *r)
 }
 
 /* A row that is over has written something else since, which nobody looks at. */
-static void write_json(const dti_text_rules *rules, const row *r)
+static dt_status write_json(dti_text_rules *rules, const row *r)
 {
     dti_json_state s;
 
-    if (dti_json_read_tokens(rules->schema, rules->texts, r->ids + r->length - rules->n_new,
-                             rules->n_new, &s) &&
-        !dti_json_is_whole(&s))
+    DT_TRY(dti_json_read_tokens(rules, r->ids + r->length - rules->n_new, rules->n_new, &s));
+    if (s.n > 0 && !dti_json_is_whole(&s))
         dti_json_mask(rules->schema, rules->texts, &s, r->scores, r->first, r->n);
+    return DT_OK;
 }
 
-static void process(const dti_text_rules *rules, const row *r)
+static dt_status process(dti_text_rules *rules, const row *r)
 {
     const dt_generate_options *o = &rules->o;
     const int64_t length = rules->n_prompt + rules->n_new;
@@ -151,12 +152,14 @@ static void process(const dti_text_rules *rules, const row *r)
     if (o->remove_invalid_values) make_valid(r);
     ban_all(r, o->suppress_tokens);
     if (rules->n_new == (later ? 1 : 0)) ban_all(r, o->begin_suppress_tokens);
-    if (rules->schema != NULL) write_json(rules, r);
+    if (rules->schema != NULL) DT_TRY(write_json(rules, r));
+    return DT_OK;
 }
 
 dt_status dti_process_tokens(dti_text_rules *rules, const dti_history *h, dti_scores *s)
 {
     DT_TRY(dti_rules_make_texts(rules));
+    rules->n_texts = dti_max(rules->n_texts, s->all_rows);
     DT_TRY(dti_grow((void **)&rules->seen, &rules->seen_room, (size_t)s->n + 1, 1));
     for (int64_t i = 0; i < s->n_rows; i++) {
         const int64_t of_all = s->first_row + i;
@@ -165,7 +168,7 @@ dt_status dti_process_tokens(dti_text_rules *rules, const dti_history *h, dti_sc
                         .first = s->first,
                         .ids = h->ids + of_all * h->room,
                         .length = h->length[of_all] };
-        process(rules, &r);
+        DT_TRY(process(rules, &r));
         if (rules->o.remove_invalid_values) s->invalid[i] = false;
     }
     return DT_OK;

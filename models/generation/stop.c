@@ -64,12 +64,13 @@ static dt_status stops_at_word(dti_text_rules *u, const int32_t *ids, int64_t n,
 
 dt_status dti_ends(dti_text_rules *u, const int32_t *ids, int64_t n, int32_t next, dt_end *out)
 {
-    bool word;
+    bool word, value;
 
     *out = DT_END_NONE;
     DT_TRY(stops_at_word(u, ids, n, next, &word));
+    DT_TRY(dti_json_ends(u, ids, n, next, &value));
     if (u->n_prompt + u->n_new + 1 >= u->max_length) *out = DT_END_LENGTH;
-    if (word || dti_json_ends(u, ids, n, next)) *out = DT_END_STRING;
+    if (word || value) *out = DT_END_STRING;
     if (dti_is_eos(u, next)) *out = DT_END_EOS;
     return DT_OK;
 }

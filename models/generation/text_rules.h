@@ -31,9 +31,11 @@ typedef struct dti_text_rules {
     float *limits, *values;
     dti_norm *norms;
     unsigned char *seen;
-    int32_t *window;                /* of stop strings */
-    struct dti_json_schema *schema; /* of json_schema or json_object; NULL: of neither */
-    struct dti_token_texts *texts;  /* with a schema, made when they are needed first */
+    int32_t *window;                     /* of stop strings */
+    struct dti_json_schema *schema;      /* of json_schema or json_object; NULL: of neither */
+    const struct dti_token_texts *texts; /* the tokenizer's; with a schema, when they are needed */
+    struct dti_json_memory *json;        /* with them: what texts have come to */
+    int64_t n_texts;                     /* that it is of, as far as is known by now */
     size_t window_room, limits_room, values_room, norms_room, seen_room;
 } dti_text_rules;
 
@@ -51,7 +53,7 @@ dt_status dti_texts_check(const dt_generate_options *o, const dt_model_info *inf
                           const dt_option_names *names) DT_MUST_USE;
 void dti_rules_free(dti_text_rules *rules); /* accepts a zeroed one */
 
-/* The bytes of all tokens, if there is a schema and they are not there. */
+/* What a schema needs beside, if there is one: the bytes of all tokens, and a memory. */
 dt_status dti_rules_make_texts(dti_text_rules *rules) DT_MUST_USE;
 
 bool dti_is_eos(const dti_text_rules *rules, int32_t id);

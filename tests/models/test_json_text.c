@@ -3,6 +3,7 @@
  * Texts that are JSON objects by construction: what the automaton takes is what a reader of JSON
  * takes, and models that are made to write objects write them on every mesh alike. */
 #include <jansson.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -186,6 +187,61 @@ DT_TEST(json_text, what_a_writer_writes_is_taken)
         free(text);
         json_decref(v);
     }
+}
+
+/* --- tokens ----------------------------------------------------------------------------------- */
+
+static bool same_state(const dti_json_state *a, const dti_json_state *b)
+{
+    bool same = a->n == b->n;
+
+    for (int i = 0; i < a->n && same; i++) {
+        const dti_json_way *x = &a->ways[i], *y = &b->ways[i];
+        same = x->depth == y->depth && memcmp(x, y, offsetof(dti_json_way, frames)) == 0 &&
+               memcmp(x->frames, y->frames, x->depth * sizeof x->frames[0]) == 0;
+    }
+    return same;
+}
+
+/* Texts that begin alike and part, each a token longer in turn: each token is read once, but for
+ * what the second one has in common with the first. Bytes of tokens are made once. */
+DT_TEST(json_text, a_longer_text_is_read_from_where_it_was_known)
+{
+    static const char *const texts[] = { "{\"name\": [1, 2.5, {\"b\": true}], \"k\": \"word\"",
+                                         "{\"name\": [1, 2.5, null, \"of men\", [[]]]" };
+    const dt_model_info info = { .vocab_size = 1 << 20, .max_positions = 1000 };
+    dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
+    DT_ENDS(dti_rules_free) dti_text_rules u, other;
+    DT_HELD(tokenizer) *tok = NULL;
+    char path[DT_TEST_PATH_BYTES];
+    int32_t *ids[2];
+    size_t n[2], alike = 0;
+
+    DT_ASSERT_OK(dt_tokenizer_open(dt_test_source_path(path, "examples/checkpoint"), &tok));
+    o.tokenizer = tok;
+    o.json_object = true;
+    DT_ASSERT_OK(dti_rules_make(&u, &info, &o, 1));
+    DT_ASSERT_OK(dti_rules_make(&other, &info, &o, 1));
+    DT_ASSERT_OK(dti_rules_make_texts(&u));
+    DT_ASSERT_OK(dti_rules_make_texts(&other));
+    DT_ASSERT(u.texts == other.texts);
+    u.n_texts = 2;
+    for (int i = 0; i < 2; i++)
+        DT_ASSERT_OK(dt_tokenizer_encode(tok, texts[i], strlen(texts[i]), 0, &ids[i], &n[i]));
+    while (ids[0][alike] == ids[1][alike]) alike++;
+    for (size_t k = 0; k <= n[0] || k <= n[1]; k++)
+        for (int i = 0; i < 2; i++) {
+            dti_json_state s, whole;
+            if (k > n[i]) continue;
+            DT_ASSERT_OK(dti_json_read_tokens(&u, ids[i], (int64_t)k, &s));
+            dti_json_memory_free(other.json);
+            DT_ASSERT_OK(dti_json_read_tokens(&other, ids[i], (int64_t)k, &whole));
+            DT_ASSERT(s.n > 0 && same_state(&s, &whole));
+        }
+    DT_ASSERT_EQ_INT(u.json->n_read, n[0] + n[1]);
+    DT_ASSERT_EQ_INT(u.json->n, 2);
+    DT_ASSERT(alike > 3);
+    for (int i = 0; i < 2; i++) dt_tokenizer_free(ids[i]);
 }
 
 /* --- models ----------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bytes of one token. Decoders make text of many, and mend it; here nothing is mended, so that
- * who puts tokens' bytes together has the bytes of the text. */
+ * The bytes of one token, and of all. Decoders make text of many, and mend it; here nothing is
+ * mended, so that who puts tokens' bytes together has the bytes of the text. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -81,5 +81,48 @@ dt_status dt_tokenizer_bytes(const dt_tokenizer *tok, int32_t id, char **bytes, 
     }
     *bytes = out.data;
     *n_bytes = out.bytes - 1;
+    return DT_OK;
+}
+
+/* --- all tokens ------------------------------------------------------------------------------- */
+
+void dti_token_texts_free(dti_token_texts *t)
+{
+    if (t == NULL) return;
+    dti_free(t->text);
+    dti_free(t->begin);
+    dti_free(t);
+}
+
+static dt_status make_texts(const dt_tokenizer *tok, dti_token_texts *t)
+{
+    dti_text all = { 0 };
+    dt_status st = dti_alloc_array((size_t)tok->n_ids + 1, sizeof *t->begin, (void **)&t->begin);
+
+    t->n = tok->n_ids;
+    for (int32_t i = 0; i < tok->n_ids && st == DT_OK; i++) {
+        t->begin[i] = all.bytes;
+        if (!dt_tokenizer_is_special(tok, i)) st = add_token(tok, i, &all);
+    }
+    if (st == DT_OK) t->begin[t->n] = all.bytes;
+    t->text = all.data;
+    DT_TRY(st);
+    return DT_OK;
+}
+
+/* Who comes second while they are made makes them too, and takes those of the first: no lock. */
+dt_status dti_tokenizer_texts(dt_tokenizer *tok, const dti_token_texts **out)
+{
+    dti_token_texts *made = atomic_load_explicit(&tok->texts, memory_order_acquire), *first = NULL;
+    dt_status st;
+
+    *out = made;
+    if (made != NULL) return DT_OK;
+    DT_TRY(dti_new(sizeof *made, &made));
+    st = make_texts(tok, made);
+    if (st == DT_OK && atomic_compare_exchange_strong(&tok->texts, &first, made)) first = made;
+    if (first != made) dti_token_texts_free(made);
+    DT_TRY(st);
+    *out = first;
     return DT_OK;
 }

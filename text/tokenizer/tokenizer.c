@@ -65,6 +65,7 @@ dt_status dti_tokenizer_load(const dti_json *root, dt_tokenizer **out)
     *out = NULL;
     DT_TRY(dti_new(sizeof *tok, &tok));
     atomic_init(&tok->refs, 1);
+    atomic_init(&tok->texts, NULL);
     DT_TRY_TO(fail, st, load(tok, root));
     *out = tok;
     return DT_OK;
@@ -107,6 +108,7 @@ void dt_tokenizer_release(dt_tokenizer **tok)
     if (t == NULL) return;
     *tok = NULL;
     if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1) return;
+    dti_token_texts_free(atomic_load(&t->texts));
     dti_free(t->added_by_id);
     dti_decoders_free(&t->decoders);
     dti_template_free(&t->around);

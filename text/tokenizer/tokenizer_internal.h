@@ -10,6 +10,7 @@
 #include "text/tokenizer/decoder.h"
 #include "text/tokenizer/post_processor.h"
 #include "text/tokenizer/pre_tokenizer.h"
+#include "text/tokenizer/token_texts.h"
 
 /* The pipeline, in the order in which a text passes it. */
 struct dt_tokenizer {
@@ -22,6 +23,7 @@ struct dt_tokenizer {
     dti_decoders decoders;
     const dti_added_token **added_by_id; /* n_ids of them, NULL where the model's piece counts */
     int32_t n_ids;
+    _Atomic(dti_token_texts *) texts; /* NULL: nobody has asked */
 };
 
 /* Reads a file in the format of tokenizer.json, or the pair vocab.json and merges.txt in a folder,
