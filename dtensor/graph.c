@@ -206,9 +206,9 @@ static dt_status add_node(dt_tape *t, dti_node_kind kind, const char *name, int 
                        .kind = kind,
                        .name = name,
                        .scope = dti_tape_scope(t),
-                       .enters = { DT_N_DTYPES, DT_N_DTYPES, DT_N_DTYPES, DT_N_DTYPES },
                        .n_in = n,
                        .attr = g->n_bytes };
+    for (int r = 0; r < DT_OP_MAX_OUT; r++) node->enters[r] = DT_N_DTYPES;
     DT_TRY(name_operands(g, node, n, in));
     DT_TRY(dti_graph_read(g, n, in));
     node->firsts = g->n_firsts;

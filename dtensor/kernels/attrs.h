@@ -139,6 +139,13 @@ typedef struct dti_experts_backward_attr {
     int64_t want;
 } dti_experts_backward_attr;
 
+/* Begins as the one before. */
+typedef struct dti_experts_clamped_backward_attr {
+    int64_t n_experts;
+    int64_t want;
+    float limit, alpha; /* as in dt_clamp */
+} dti_experts_clamped_backward_attr;
+
 /* sum, max, min: begins with the dtype of the result. */
 typedef struct dti_reduce_attr {
     dt_dtype dtype;

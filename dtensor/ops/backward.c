@@ -212,27 +212,59 @@ dt_tensor *dt_route_weights_backward(dt_tape *t, dt_tensor *dy, dt_tensor *logit
                     (dt_tensor *[]){ narrowed(t, dy, logits), logits, ids });
 }
 
+/* Of experts that are clamped, or, clamp NULL, of others. */
+static void experts_backward(dt_tape *t, dt_tensor *dy, const dt_experts_kept *kept,
+                             const dt_clamp *clamp, const dt_experts_gradients *out)
+{
+    dt_tensor **const wanted[] = { out->dx,    out->dweights,      out->dgate_up,
+                                   out->ddown, out->dgate_up_bias, out->ddown_bias };
+    const int all = clamp != NULL ? 6 : 4;
+    dti_experts_clamped_backward_attr attr = { .want = 0 }; /* which begins as the others' */
+    dt_tensor *y[6] = { NULL };
+    const dt_op *op = clamp != NULL ? &dti_op_experts_clamped_backward : &dti_op_experts_backward;
+    bool params = false;
+
+    for (int r = 0; r < all; r++) {
+        attr.want |= (int64_t)(wanted[r] != NULL) << r;
+        params = params || (r >= 2 && wanted[r] != NULL);
+    }
+    if (attr.want == 0) return;
+    if (!params)
+        op = clamp != NULL ? &dti_op_experts_clamped_backward_x : &dti_op_experts_backward_x;
+    if (kept->gate_up != NULL) attr.n_experts = kept->gate_up->shape[0];
+    if (clamp != NULL) {
+        attr.limit = clamp->limit;
+        attr.alpha = clamp->alpha;
+    }
+    dt_apply_n(t, op, &attr, clamp != NULL ? 8 : 6,
+               (dt_tensor *[]){ narrowed(t, dy, kept->x), kept->x, kept->ids, kept->weights,
+                                kept->gate_up, kept->down,
+                                clamp != NULL ? clamp->gate_up_bias : NULL,
+                                clamp != NULL ? clamp->down_bias : NULL },
+               params ? all : 2, y);
+    for (int r = 0; r < all; r++)
+        if (wanted[r] != NULL) *wanted[r] = y[r];
+}
+
 void dt_experts_backward(dt_tape *t, dt_tensor *dy, const dt_experts_kept *kept,
                          const dt_experts_gradients *out)
 {
-    dti_experts_backward_attr attr = { 0, 0 };
-    dt_tensor *y[4] = { NULL };
-
-    if (kept == NULL || out == NULL) {
+    if (kept == NULL || out == NULL)
         (void)dt_tape_fail(t, DT_ERR_ARG, "dt_experts_backward: kept or out is NULL");
-        return;
-    }
-    dt_tensor **const wanted[] = { out->dx, out->dweights, out->dgate_up, out->ddown };
-    const bool params = out->dgate_up != NULL || out->ddown != NULL;
-    for (int r = 0; r < 4; r++) attr.want |= (int64_t)(wanted[r] != NULL) << r;
-    if (attr.want == 0) return;
-    if (kept->gate_up != NULL) attr.n_experts = kept->gate_up->shape[0];
-    dt_apply_n(t, params ? &dti_op_experts_backward : &dti_op_experts_backward_x, &attr, 6,
-               (dt_tensor *[]){ narrowed(t, dy, kept->x), kept->x, kept->ids, kept->weights,
-                                kept->gate_up, kept->down },
-               params ? 4 : 2, y);
-    for (int r = 0; r < 4; r++)
-        if (wanted[r] != NULL) *wanted[r] = y[r];
+    else
+        experts_backward(t, dy, kept, NULL, out);
+}
+
+void dt_experts_clamped_backward(dt_tape *t, dt_tensor *dy, const dt_experts_kept *kept,
+                                 const dt_clamp *clamp, const dt_experts_gradients *out)
+{
+    if (kept == NULL || out == NULL || clamp == NULL || !(clamp->limit > 0))
+        (void)dt_tape_fail(t, DT_ERR_ARG,
+                           "dt_experts_clamped_backward: kept, clamp or out is NULL, or its limit "
+                           "is %g",
+                           clamp != NULL ? (double)clamp->limit : 0.0);
+    else
+        experts_backward(t, dy, kept, clamp, out);
 }
 
 /* --- positions and attention ------------------------------------------------------------------ */

@@ -174,8 +174,26 @@ BACKWARD(experts)
 {
     const dt_experts_kept kept = { dt_node_in(n, 0), dt_node_in(n, 1), dt_node_in(n, 2),
                                    dt_node_in(n, 3), dt_node_in(n, 4) };
-    const dt_experts_gradients out = { dti_wanted(n, 0, dx), dti_wanted(n, 2, dx),
-                                       dti_wanted(n, 3, dx), dti_wanted(n, 4, dx) };
+    const dt_experts_gradients out = { .dx = dti_wanted(n, 0, dx),
+                                       .dweights = dti_wanted(n, 2, dx),
+                                       .dgate_up = dti_wanted(n, 3, dx),
+                                       .ddown = dti_wanted(n, 4, dx) };
 
     dt_experts_backward(t, dy[0], &kept, &out);
+}
+
+BACKWARD(experts_clamped)
+{
+    const dti_experts_clamped_attr *attr = dt_node_attr(n);
+    const dt_experts_kept kept = { dt_node_in(n, 0), dt_node_in(n, 1), dt_node_in(n, 2),
+                                   dt_node_in(n, 3), dt_node_in(n, 4) };
+    const dt_clamp clamp = { .limit = attr->limit,
+                             .alpha = attr->alpha,
+                             .gate_up_bias = dt_node_in(n, 5),
+                             .down_bias = dt_node_in(n, 6) };
+    const dt_experts_gradients out = { dti_wanted(n, 0, dx), dti_wanted(n, 2, dx),
+                                       dti_wanted(n, 3, dx), dti_wanted(n, 4, dx),
+                                       dti_wanted(n, 5, dx), dti_wanted(n, 6, dx) };
+
+    dt_experts_clamped_backward(t, dy[0], &kept, &clamp, &out);
 }

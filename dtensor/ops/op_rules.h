@@ -283,8 +283,8 @@ extern const dt_op dti_op_silu_mul_backward, dti_op_gelu_tanh_mul_backward,
     dti_op_soft_cap_backward, dti_op_softmax_backward, dti_op_log_softmax_backward,
     dti_op_rms_norm_backward, dti_op_rms_norm_1p_backward, dti_op_layer_norm_backward,
     dti_op_cumsum_backward, dti_op_index_select_backward, dti_op_route_weights_backward,
-    dti_op_experts_backward, dti_op_experts_backward_x, dti_op_causal_conv_backward,
-    dti_op_gated_delta_backward;
+    dti_op_experts_backward, dti_op_experts_backward_x, dti_op_experts_clamped_backward,
+    dti_op_experts_clamped_backward_x, dti_op_causal_conv_backward, dti_op_gated_delta_backward;
 #define F(name, formula, slope) extern const dt_op dti_op_##name##_backward;
 DTI_CURVES(F)
 #undef F

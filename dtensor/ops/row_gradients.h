@@ -53,6 +53,7 @@ BACKWARD(rope);
 BACKWARD(attention_lse);
 BACKWARD(route_weights);
 BACKWARD(experts);
+BACKWARD(experts_clamped);
 
 /* Where the gradient of operand i goes; NULL: it is not wanted. */
 static inline dt_tensor **dti_wanted(const dt_node *n, int i, dt_tensor **dx)

@@ -54,7 +54,10 @@ static operands plain_operands(int n)
     return (operands){ n - N_BEFORE - 2, n - 2, n - 1, 1, { 1, 1, 1 }, false };
 }
 
-static const operands clamped_operands = { X, GATE_UP, GATE_UP + 1, 1, { 1, 1, 1 }, true };
+static operands clamped_operands(int n)
+{
+    return (operands){ n - N_BEFORE - 4, n - 4, n - 3, 1, { 1, 1, 1 }, true };
+}
 
 static operands packed_operands(int n, const dti_experts_packed_attr *attr)
 {
@@ -86,7 +89,9 @@ dt_status dti_experts_extents(dt_op_shapes *call)
 
 dt_status dti_experts_clamped_extents(dt_op_shapes *call)
 {
-    DT_TRY(check_halves(call, call->in[GATE_UP].extent[1], call->in[GATE_UP + 1].extent[2]));
+    const operands at = clamped_operands(call->n_in);
+
+    DT_TRY(check_halves(call, call->in[at.gate_up].extent[1], call->in[at.down].extent[2]));
     return DT_OK;
 }
 
@@ -189,8 +194,8 @@ static dt_status cut_weights(dti_op_call *call, const operands *at, int m)
                             "gate and up are %s and down is %s, but their scales are cut "
                             "elsewhere: codes and scales are cut alike, between groups",
                             dti_placement_words(gate_up, one), dti_placement_words(down, two));
-    if (call->result >= 2) { /* gradients of gate and up, of down */
-        call->out_place[m] = call->result == 2 ? *gate_up : *down;
+    if (call->result >= 2) { /* gradients of gate and up, of down, of their biases */
+        call->out_place[m] = call->in_place[at->gate_up + call->result - 2][m];
         return DT_OK;
     }
     call->out_place[m] = DT_PARTIAL(DT_SUM);
@@ -223,7 +228,9 @@ static dt_status shard_plain(dti_op_call *call, int m)
 
 static dt_status shard_clamped(dti_op_call *call, int m)
 {
-    return shard_one(call, &clamped_operands, m);
+    const operands at = clamped_operands(call->n);
+
+    return shard_one(call, &at, m);
 }
 
 static dt_status shard_packed(dti_op_call *call, int m)

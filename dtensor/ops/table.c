@@ -212,7 +212,8 @@ ROW(route_weights, "...[e], ...[k] -> ...[k]", "Fi>F", AXES,               route
 ROW(experts,     "...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d]",
                                               "FiFFF>F", RULES(experts, experts), experts, ANY,               ATTR(experts), WORK(experts) GRADIENT(experts, OPERANDS))
 ROW(experts_clamped, "...[d], ...[k], ...[k], eo[d], e[d]f, eo, e[d] -> ...[d]",
-                                              "FiFFFFF>F", RULES(experts_clamped, experts_clamped), experts_clamped, ANY, ATTR(experts_clamped), WORK(experts))
+                                              "FiFFFFF>F", RULES(experts_clamped, experts_clamped), experts_clamped, ANY, ATTR(experts_clamped),
+                                              WORK(experts) GRADIENT(experts_clamped, OPERANDS))
 ROW(experts_packed, "...[d], ...[k], ...[k], eo[j], eo[g], e[d]p, e[d]q -> ...[d]",
                                               "FiFbxbx>F", RULES(experts_packed, experts_packed), experts_packed, ANY, ATTR(experts_packed), WORK(experts_packed))
 ROW(experts_packed_zeros, "...[d], ...[k], ...[k], eo[j], eo[g], eo[g], e[d]p, e[d]q, e[d]q -> ...[d]",
@@ -275,6 +276,12 @@ ROW(experts_backward, "...[d], ...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d], .
 /* the same without gradients of gate_up and down */
 ROW(experts_backward_x, "...[d], ...[d], ...[k], ...[k], eo[d], e[d]f -> ...[d], ...[k]",
                                               "FFiFFF>FF", RULES(experts, experts), experts_backward, ANY | BILINEAR, ATTR(experts_backward), WORK(experts_backward))
+ROW(experts_clamped_backward, "...[d], ...[d], ...[k], ...[k], eo[d], e[d]f, eo, e[d] -> ...[d], ...[k], eo[d], e[d]f, eo, e[d]",
+                                              "FFiFFFFF>FFffff", RULES(experts_clamped, experts_clamped), experts_clamped_backward, ANY | BILINEAR, ATTR(experts_clamped_backward),
+                                              WORK(experts_backward))
+ROW(experts_clamped_backward_x, "...[d], ...[d], ...[k], ...[k], eo[d], e[d]f, eo, e[d] -> ...[d], ...[k]",
+                                              "FFiFFFFF>FF", RULES(experts_clamped, experts_clamped), experts_clamped_backward, ANY | BILINEAR, ATTR(experts_clamped_backward),
+                                              WORK(experts_backward))
 /* of what is computed and of what is left for later tokens; queries' and keys' in one, and decays' and beta's */
 ROW(causal_conv_backward, "b[t]c, b[w]c, b[t]c, b[w]c, c[k] -> b[t]c, b[w]c, c[k]",
                                               "FFFFF>FFf", AXES, causal_conv_backward, ANY, 0, "4 btck")
@@ -418,6 +425,8 @@ const dt_op *const dti_op_table[] = {
     &dti_op_route_weights_backward,
     &dti_op_experts_backward,
     &dti_op_experts_backward_x,
+    &dti_op_experts_clamped_backward,
+    &dti_op_experts_clamped_backward_x,
     &dti_op_causal_conv_backward,
     &dti_op_gated_delta_backward,
 };

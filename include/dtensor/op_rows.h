@@ -13,7 +13,7 @@ extern "C" {
 
 enum {
     DT_OP_MAX_IN = 9,
-    DT_OP_MAX_OUT = 4,
+    DT_OP_MAX_OUT = 6,
     DT_OP_MAX_ATTR_BYTES = 40,
     DT_OP_MAX_VALUE_BYTES = 128 /* of attributes that no rule looks at: DT_OP_VALUE_ATTR */
 };

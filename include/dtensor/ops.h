@@ -186,8 +186,7 @@ typedef struct dt_clamp {
 
 /* dt_experts() with down (gate sigmoid(alpha gate) (up + 1)) + its bias. Outputs of gate_up [e, 2
  * f, d] are gate, up, gate, up, ...: a part of each expert is Shard(1) of gate_up and of its bias
- * in units of two, where down's bias is whole and joins the sum once. Inference only: no gradient
- * passes. */
+ * in units of two, where down's bias is whole and joins the sum once. */
 DT_API dt_tensor *dt_experts_clamped(dt_tape *tape, dt_tensor *x, dt_tensor *ids,
                                      dt_tensor *weights, dt_tensor *gate_up, dt_tensor *down,
                                      const dt_clamp *clamp);

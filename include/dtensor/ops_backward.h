@@ -105,6 +105,7 @@ typedef struct dt_experts_kept {
 /* Where results go; NULL: not wanted. */
 typedef struct dt_experts_gradients {
     dt_tensor **dx, **dweights, **dgate_up, **ddown;
+    dt_tensor **dgate_up_bias, **ddown_bias; /* of clamped experts */
 } dt_experts_gradients;
 
 /* dy [..., d] F -> dx [..., d] and dweights [..., k] F, dgate_up [e, 2 f, d] and ddown [e, d, f]
@@ -113,6 +114,12 @@ typedef struct dt_experts_gradients {
  * down. Else terms of a sum pass in dy. */
 DT_API void dt_experts_backward(dt_tape *tape, dt_tensor *dy, const dt_experts_kept *kept,
                                 const dt_experts_gradients *out);
+
+/* The same of dt_experts_clamped(): dgate_up_bias [e, 2 f] and ddown_bias [e, d] f32, which lie as
+ * the biases do, whole where these are. A gate at its limit and an up at either of its own pass a
+ * gradient, beyond it they do not. */
+DT_API void dt_experts_clamped_backward(dt_tape *tape, dt_tensor *dy, const dt_experts_kept *kept,
+                                        const dt_clamp *clamp, const dt_experts_gradients *out);
 
 /* dx [b, t, h, e] F of y = rope(x): dy is turned back. */
 DT_API dt_tensor *dt_rope_backward(dt_tape *tape, dt_tensor *dy, dt_tensor *table);

@@ -411,6 +411,49 @@ DT_TEST(row_gradients, of_parts_of_every_expert_agree_with_differences)
         dt_test_on_ranks(meshes[m], parts_of_experts, NULL);
 }
 
+/* With limits that some gates and ups are beyond: whole experts, or parts of each, in pairs of
+ * rows, where down's biases are whole. *arg: which. */
+static dt_status clamped_experts(dt_mesh *mesh, const void *arg)
+{
+    const row_case c = {
+        .op = &dti_op_experts_clamped,
+        .shape = { { 4, 4 }, { 4, 2 }, { 4, 2 }, { 7, 6, 4 }, { 7, 4, 3 }, { 7, 6 }, { 7, 4 } },
+        .attr = { 7, (uint64_t)0x3fd9db23 << 32 | 0x3e99999a }, /* 0.3, 1.702 */
+        .modulo = 7
+    };
+    const int last = dt_mesh_n_dims(mesh) - 1;
+    const bool whole = *(const bool *)arg;
+    dt_tensor *in[7] = { NULL };
+    dt_gradient_check report;
+    dt_status st = DT_OK;
+
+    for (int i = 0; i < 7; i++) {
+        dt_placement place[DT_MAX_DIMS] = { { 0 } };
+        if (last > 0 && i < 3) place[0] = DT_SHARD(0);
+        if (i >= 3 && whole) place[last] = DT_SHARD(0);
+        if ((i == 3 || i == 5) && !whole) {
+            place[last] = DT_SHARD(1);
+            place[last].unit = 2;
+        }
+        if (i == 4 && !whole) place[last] = DT_SHARD(2);
+        DT_TRY_TO(done, st, row_case_operand(mesh, &c, i, place, &in[i]));
+    }
+    DT_TRY_TO(done, st, dt_op_check_gradient(mesh, c.op, c.attr, 7, in, 0.0, &report));
+    DT_EXPECT_TO(done, st, report.worst < TOLERANCE, "operand %d: %.7g by differences, %.7g",
+                 report.operand, report.expected, report.got);
+done:
+    for (int i = 0; i < 7; i++) dt_tensor_release(&in[i]);
+    return st;
+}
+
+DT_TEST(row_gradients, of_clamped_experts_agree_with_differences)
+{
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) {
+        dt_test_on_ranks(meshes[m], clamped_experts, &(bool){ true });
+        dt_test_on_ranks(meshes[m], clamped_experts, &(bool){ false });
+    }
+}
+
 /* --- ties, caches ----------------------------------------------------------------------------- */
 
 /* Equal elements share evenly, on however many ranks they are. */

@@ -21,9 +21,7 @@ static const char *const no_backward[] = {
     "attention_paged_bias_sinks",
     /* weights of few bits, which nobody trains */
     "linear_packed", "linear_packed_zeros", "linear_e4m3", "experts_packed", "experts_packed_zeros",
-    "experts_e4m3",
-    /* experts of gpt-oss, which nobody trains yet */
-    "experts_clamped"
+    "experts_e4m3"
 };
 
 static bool is_listed(const char *name)

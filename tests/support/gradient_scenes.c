@@ -41,6 +41,22 @@ static dt_status compare(void *arg, const dt_golden_gradient *theirs, const floa
     return DT_OK;
 }
 
+/* As files hold it that have the last two axes the other way round. */
+static dt_status turn(const dt_param_info *info, float *values)
+{
+    const int64_t rows = info->axis[info->n_axes - 2].extent;
+    const int64_t columns = info->axis[info->n_axes - 1].extent;
+    const int64_t n = info->n_axes > 2 ? info->axis[0].extent : 1;
+    DT_FREED float *one = NULL;
+
+    DT_TRY(dti_alloc_array((size_t)(rows * columns), sizeof *one, (void **)&one));
+    for (float *m = values; m < values + n * rows * columns; m += rows * columns) {
+        memcpy(one, m, (size_t)(rows * columns) * sizeof *one);
+        for (int64_t i = 0; i < rows * columns; i++) m[i % columns * rows + i / columns] = one[i];
+    }
+    return DT_OK;
+}
+
 static dt_status compare_param(gradient_run *s, const dt_layer *layer, int p, dt_tensor *gradient)
 {
     const dt_param_info info = dt_layer_param_info(layer, p);
@@ -53,6 +69,7 @@ static dt_status compare_param(gradient_run *s, const dt_layer *layer, int p, dt
     DT_TRY(dti_alloc_array((size_t)n, sizeof *ours, (void **)&ours));
     if (full != NULL) DT_TRY(dt_tensor_read(full, ours, (size_t)n * sizeof *ours));
     for (int64_t i = 0; i < n; i++) ours[i] *= (float)s->how->factor;
+    if (info.reversed) DT_TRY(turn(&info, ours));
     return dt_golden_each(s->golden, &info, ours, compare, s);
 }
 

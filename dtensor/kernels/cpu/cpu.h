@@ -196,6 +196,7 @@ dt_status dti_index_select_backward_cpu(const dt_kargs *a);  /* dy, ids; select_
 dt_status dti_cumsum_backward_cpu(const dt_kargs *a);        /* dy; axis_attr */
 dt_status dti_route_weights_backward_cpu(const dt_kargs *a); /* dy, logits, ids; route_attr */
 dt_status dti_experts_backward_cpu(const dt_kargs *a); /* dy, x, ids, weights, gate_up, down */
+dt_status dti_experts_clamped_backward_cpu(const dt_kargs *a); /* and biases */
 
 /* Cross entropy (cross_entropy.c); cross_entropy_attr, of the last count_attr. */
 dt_status dti_cross_entropy_sums_cpu(const dt_kargs *a);

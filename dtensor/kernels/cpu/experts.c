@@ -141,17 +141,16 @@ static void gate_share(void *arg, int worker, int n_workers)
         j->rows->silu_mul(j->up + r * row, j->h + 2 * r * row, j->h + (2 * r + 1) * row, j->f);
 }
 
-/* Rows of h are gate and up of each column of the result, neighbours. */
-static void clamp_row(const experts_job *j, const void *bias, int64_t first, const char *h, char *y)
+void dti_clamp_row(const dti_experts_clamped_attr *clamp, dt_dtype dtype, const void *gate_up,
+                   const void *bias, int64_t n, void *y)
 {
-    const float limit = j->clamp->limit, alpha = j->clamp->alpha;
-    const dt_dtype dtype = j->a->in[0].dtype;
+    const float limit = clamp->limit, alpha = clamp->alpha;
 
-    for (int64_t i = 0; i < j->f; i++) {
+    for (int64_t i = 0; i < n; i++) {
         const float gate =
-            fminf(dti_load_f32(h, dtype, 2 * i) + dti_load_f32(bias, dtype, first + 2 * i), limit);
+            fminf(dti_load_f32(gate_up, dtype, 2 * i) + dti_load_f32(bias, dtype, 2 * i), limit);
         const float up =
-            dti_load_f32(h, dtype, 2 * i + 1) + dti_load_f32(bias, dtype, first + 2 * i + 1);
+            dti_load_f32(gate_up, dtype, 2 * i + 1) + dti_load_f32(bias, dtype, 2 * i + 1);
         const float within = fminf(fmaxf(up, -limit), limit) + 1.0f;
         const float y_i = within * (gate / (1.0f + expf(-alpha * gate)));
         dti_store_f32(y, dtype, i, isnan(gate + up) ? gate + up : y_i);
@@ -166,8 +165,9 @@ static void clamp_share(void *arg, int worker, int n_workers)
 
     dti_pool_share(j->n, 1, worker, n_workers, &begin, &end);
     for (int64_t r = begin; r < end; r++)
-        clamp_row(j, j->gate_up_bias->data, j->expert * 2 * j->f, j->h + 2 * r * row,
-                  j->up + r * row);
+        dti_clamp_row(j->clamp, j->a->in[0].dtype, j->h + 2 * r * row,
+                      (const char *)j->gate_up_bias->data + 2 * j->expert * row, j->f,
+                      j->up + r * row);
 }
 
 /* Tokens of one expert are different ones, so workers write to different rows. */

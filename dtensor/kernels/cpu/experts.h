@@ -26,6 +26,11 @@ dt_status dti_slots_open(dti_slots *s, dti_cpu *cpu, const dt_local *ids, const 
 size_t dti_slots_bytes(const dti_slots *s);
 void dti_slots_sort(dti_slots *s, void *memory);
 
+/* Of n columns what clamped experts make of gate and up, which lie by turns, and of their biases;
+ * all of `dtype`. */
+void dti_clamp_row(const dti_experts_clamped_attr *clamp, dt_dtype dtype, const void *gate_up,
+                   const void *bias, int64_t n, void *y);
+
 static inline size_t dti_scratch_size(int64_t bytes)
 {
     return ((size_t)bytes + 63) / 64 * 64;
