@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "dtensor/copy_to.h"
+#include "dtensor/dispatch.h"
 #include "dtensor/gather.h"
 #include "dtensor/graph.h"
 #include "dtensor/tape.h"
@@ -220,13 +221,37 @@ static dt_status pass_on(dt_tape *t, const dt_node *n)
     return DT_OK;
 }
 
+/* Rows that were sent go back, and no others: terms of their gradients to whose rows they are, or
+ * gradients to who has made their terms. *dx NULL: as all rows go. */
+static dt_status send_back(dt_tape *t, const dt_node *n, const dt_layout *want, dt_tensor **dx)
+{
+    dti_graph_value *y = &t->graph->values[n->out[0]];
+    dt_node what = *n, full; /* without what was moved */
+    dt_status st;
+
+    *dx = NULL;
+    if (y->sum.part[1] != NULL || y->watched >= 0) return DT_OK;
+    what.kept[0] = what.kept[n->n_in] = (dti_kept){ .x = NULL };
+    DT_TRY_TO(done, st, dti_node_full(t, &what, ~0u, &full));
+    st = dti_dispatch_back(t,
+                           &(dti_readers){ .x = y->sum.part[0],
+                                           .ids = full.kept[1].x,
+                                           .experts = full.kept[2].x,
+                                           .dim = *(const int *)dt_node_attr(n) },
+                           want, n->name, dx);
+    if (st == DT_OK && *dx != NULL) dti_sum_drop(&y->sum);
+done:
+    dti_node_drop(&full);
+    return st;
+}
+
 /* One move back, to where the source lies: on its own mesh if that is another. */
 static dt_status run_move(dt_tape *t, const dt_node *n)
 {
     if (n->in[0] < 0) return DT_OK; /* a constant that can be made again */
     const dti_graph_value *x = &t->graph->values[n->in[0]], *y = &t->graph->values[n->out[0]];
     const bool here = x->mesh == y->mesh || dt_mesh_equal(x->mesh, y->mesh);
-    dt_tensor *dy, *dx = NULL;
+    dt_tensor *dy = NULL, *dx = NULL;
     const dt_layout *want;
     dt_status st = DT_OK;
 
@@ -236,7 +261,8 @@ static dt_status run_move(dt_tape *t, const dt_node *n)
         DT_TRY(dti_gradient_way_back(x->layout, y->layout, &y->sum, n->name, &want));
     else
         DT_TRY(dti_gradient_layout(y->layout, n->name, &want));
-    DT_TRY(take(t, n, 0, want, &dy));
+    if (n->sends) DT_TRY(send_back(t, n, want, &dy));
+    if (dy == NULL) DT_TRY(take(t, n, 0, want, &dy));
     if (!here) {
         dt_comm_counter moved[DT_N_COMM_KINDS] = { { 0, 0 } };
         DT_TRY_TO(done, st, dti_gradient_layout(x->layout, n->name, &want));

@@ -282,6 +282,46 @@ done:
     return st;
 }
 
+static bool is_sum(const dt_tensor *x, int dim)
+{
+    const dt_placement p = dt_layout_placement(x->layout, dim);
+
+    return p.kind == DT_PLACE_PARTIAL && p.reduce == DT_SUM;
+}
+
+/* Tokens that a dim cuts in one piece each. */
+static bool is_cut(const dt_layout *layout, int dim, int n_axes)
+{
+    const dt_placement p = dt_layout_placement(layout, dim);
+
+    return p.kind == DT_PLACE_SHARD && p.axis < n_axes - 1 && p.replicas == 1 &&
+           !dti_has(layout->packed_axes, p.axis);
+}
+
+dt_status dti_dispatch_back(dt_tape *t, const dti_readers *w, const dt_layout *to, const char *name,
+                            dt_tensor **dx)
+{
+    dt_comm_counter counters[DT_N_COMM_KINDS] = { { 0, 0 } };
+    passage g = { .w = *w, .x = w->x };
+    const dt_layout *along;
+    dt_placement want;
+    const way *how;
+
+    *dx = NULL;
+    want = dt_layout_placement(to, w->dim);
+    DT_TRY(dti_layout_with(w->x->layout, w->dim, &want, &along));
+    if (along != to) return DT_OK;
+    if (is_sum(w->x, w->dim) && is_cut(to, w->dim, w->x->n_axes))
+        how = &back;
+    else if (is_cut(w->x->layout, w->dim, w->x->n_axes) && want.kind == DT_PLACE_REPLICATE)
+        how = &there;
+    else
+        return DT_OK;
+    DT_TRY(pass(&g, to, how, counters, dx));
+    if (*dx != NULL) DT_TRY(dti_tape_count(t, name, counters));
+    return DT_OK;
+}
+
 /* On the tape: x as `want` on the mesh dim. */
 static dt_tensor *move(dt_tape *t, dt_tensor *x, const dti_readers *readers, dt_placement want,
                        const way *how)
@@ -299,7 +339,7 @@ static dt_tensor *move(dt_tape *t, dt_tensor *x, const dti_readers *readers, dt_
     if (dt_mesh_dim_size(x->mesh, g.w.dim) > 1) st = pass(&g, to, how, counters, &y);
     if (st == DT_OK && y == NULL) return dt_move_dim(t, x, g.w.dim, want);
     if (st == DT_OK) st = dti_tape_count(t, t->reason != NULL ? t->reason : how->name, counters);
-    if (st == DT_OK) st = dti_graph_move(t, x, y);
+    if (st == DT_OK) st = dti_graph_send(t, x, (dt_tensor *)g.w.ids, g.w.experts, g.w.dim, y);
     if (st == DT_OK) return dti_tape_push(t, y);
     dt_tensor_release(&y);
     return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
@@ -308,11 +348,8 @@ static dt_tensor *move(dt_tape *t, dt_tensor *x, const dti_readers *readers, dt_
 dt_tensor *dt_dispatch(dt_tape *t, dt_tensor *x, dt_tensor *ids, dt_tensor *experts, int dim)
 {
     const bool known = x != NULL && dim >= 0 && dim < x->layout->n_dims;
-    const dt_placement now = known ? dt_layout_placement(x->layout, dim) : DT_REPLICATE;
 
-    if (known && (now.kind != DT_PLACE_SHARD || now.axis == x->n_axes - 1 || now.replicas != 1 ||
-                  (x->layout->packed_axes >> now.axis & 1u) != 0))
-        return dt_move_dim(t, x, dim, DT_REPLICATE);
+    if (known && !is_cut(x->layout, dim, x->n_axes)) return dt_move_dim(t, x, dim, DT_REPLICATE);
     return move(t, x, &(dti_readers){ .x = x, .ids = ids, .experts = experts, .dim = dim },
                 DT_REPLICATE, &there);
 }
@@ -322,9 +359,7 @@ dt_tensor *dt_combine(dt_tape *t, dt_tensor *y, dt_tensor *ids, dt_tensor *exper
 {
     const bool known = y != NULL && dim >= 0 && dim < y->layout->n_dims;
 
-    if (known && (axis < 0 || axis >= y->n_axes - 1 ||
-                  dt_layout_placement(y->layout, dim).kind != DT_PLACE_PARTIAL ||
-                  dt_layout_placement(y->layout, dim).reduce != DT_SUM))
+    if (known && (axis < 0 || axis >= y->n_axes - 1 || !is_sum(y, dim)))
         return dt_move_dim(t, y, dim, DT_SHARD(axis));
     return move(t, y, &(dti_readers){ .x = y, .ids = ids, .experts = experts, .dim = dim },
                 DT_SHARD(axis), &back);

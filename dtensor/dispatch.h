@@ -68,6 +68,12 @@ static inline int dti_readers_by(const dti_readers *w, int64_t row, int64_t s)
 double dti_readers_there(const dti_readers *w);
 double dti_readers_back(const dti_readers *w);
 
+/* The way back of either move, of gradients w->x that lie otherwise than `to` on w->dim alone, of
+ * which the rows that nobody reads are zeros, or need not be there: a new reference, counted as
+ * `name`. *dx NULL: they lie so that all rows go. Collective over the mesh dim. */
+dt_status dti_dispatch_back(dt_tape *t, const dti_readers *w, const dt_layout *to, const char *name,
+                            dt_tensor **dx) DT_MUST_USE;
+
 /* The longest axis of y but the last that no mesh dim cuts; -1: none. */
 int dti_dispatch_axis(const dt_tensor *y);
 

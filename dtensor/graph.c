@@ -155,12 +155,13 @@ void dti_graph_unread(dti_graph *g, size_t n)
     while (g->n_firsts > n) g->values[g->firsts[--g->n_firsts]].read = false;
 }
 
-/* Its operands are, all of them. */
+/* Its operands are, all of them; of a move what is moved. */
 static bool is_of_leaves(const dt_node *node)
 {
+    const int n = node->kind == DTI_NODE_MOVE ? 1 : node->n_in;
     bool is = node->kind != DTI_NODE_PART;
 
-    for (int i = 0; i < node->n_in; i++)
+    for (int i = 0; i < n; i++)
         is = is && node->in[i] >= 0 && node->graph->values[node->in[i]].of_leaves;
     return is;
 }
@@ -345,6 +346,34 @@ dt_status dti_graph_gather(dt_tape *t, dt_tensor *x, dt_tensor *y, struct dti_ga
     v->again = i < 0 || !dti_graph_goes_back(g);
     v->stays = !v->again;
     set_recipes(g, node);
+    return DT_OK;
+}
+
+dt_status dti_graph_send(dt_tape *t, dt_tensor *x, dt_tensor *ids, const dt_tensor *experts,
+                         int dim, dt_tensor *y)
+{
+    dti_graph *g = t->graph;
+    dt_tensor *form;
+    dt_node *node;
+    dt_status st;
+
+    if (!dti_graph_listens(g) || value_of(g, x) < 0) return DT_OK;
+    if (g->paused > 0) return dti_graph_read(g, 1, &x);
+    DT_TRY(dti_tensor_header(experts->mesh, experts->layout, experts->local.dtype, experts->shape,
+                             &form));
+    st = add_node(t, DTI_NODE_MOVE, t->reason != NULL ? t->reason : "move", 3,
+                  (dt_tensor *[]){ x, ids, form }, &node);
+    if (st != DT_OK) dt_tensor_release(&form);
+    DT_TRY(st);
+    node->sends = true;
+    node->kept[2].x = form;
+    keep(node, 1, ids);
+    DT_TRY(name_results(g, node, 1, &y));
+    DT_TRY(add_bytes(g, node, &dim, sizeof dim));
+    if (g->thrifty && gathers(x, y)) {
+        keep(node, 0, x);
+        set_recipes(g, node);
+    }
     return DT_OK;
 }
 

@@ -74,6 +74,8 @@ struct dt_node {
     size_t attr, attr_bytes;                            /* where in `bytes` */
     struct dti_gathers *gathers; /* a move of value number `gathered` of these; NULL: another */
     int gathered;                /* -1 - i: of a part of value i */
+    bool sends;    /* a move of some rows: ids and a form of experts are operands 1 and 2, and its
+                 * attribute an int, the mesh dim (dispatch.h) */
     size_t firsts; /* end of the leaves that it is the first to read; they begin at the end of those
                     * of the node before */
 };
@@ -165,6 +167,10 @@ static inline bool dti_graph_goes_back(const dti_graph *g)
  * until the part is done. */
 dt_status dti_graph_gather(dt_tape *t, dt_tensor *x, dt_tensor *y, struct dti_gathers *gathers,
                            int i) DT_MUST_USE;
+
+/* A move of the rows that `ids` sends to ranks of `experts`, on mesh dim `dim`. */
+dt_status dti_graph_send(dt_tape *t, dt_tensor *x, dt_tensor *ids, const dt_tensor *experts,
+                         int dim, dt_tensor *y) DT_MUST_USE;
 
 /* The call that has just made y of x alone is made again by whoever needs y: x is kept. */
 void dti_graph_again(dt_tape *t, dt_tensor *x, const dt_tensor *y);

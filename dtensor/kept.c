@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What nodes keep until the way back: checked, made again, put off to a second half, counted. */
+#include <dtensor/ops.h>
+
 #include "base/text.h"
 #include "base/writer.h"
 #include "dtensor/gather.h"
@@ -50,6 +52,8 @@ static dt_status make_again(dt_tape *t, const dti_kept *k, dt_tensor **out)
                                    : dti_gather_tile_again(t, n.gathers, -1 - n.gathered, in[0],
                                                            g->values[n.out[0]].layout);
             (void)dt_tape_because(t, before);
+        } else if (n.sends) {
+            y[0] = dt_dispatch(t, in[0], in[1], in[2], *(const int *)dt_node_attr(&n));
         } else if (n.kind == DTI_NODE_MOVE) {
             const dt_layout *to = g->values[n.out[0]].layout;
             y[0] = dt_move(t, in[0], to->place);

@@ -208,7 +208,8 @@ DT_API dt_tensor *dt_experts_clamped(dt_tape *tape, dt_tensor *x, dt_tensor *ids
  * what this one has cut.
  *
  * Collective  over mesh dim `dim`.
- * Ownership   borrowed from the tape. Gradients move back as those of dt_move_dim() do.
+ * Ownership   borrowed from the tape. Gradients go back as terms of the rows that went alone, by
+ *             dt_combine()'s way: those of others are zeros.
  * Errors      latched: DT_ERR_ARG     NULL, a mesh dim or an expert that there is not
  *                      DT_ERR_SHAPE   ids of other tokens
  *                      DT_ERR_LAYOUT  ids that are not whole on `dim`, experts that it does not cut
@@ -224,7 +225,7 @@ DT_API dt_tensor *dt_dispatch(dt_tape *tape, dt_tensor *x, dt_tensor *ids, dt_te
  *
  *   axis  of tokens: not the last
  *
- * All else as dt_dispatch(); what lies otherwise is moved to Shard(axis) by dt_move_dim().
+ * All else as dt_dispatch(), by whose way gradients go back. What lies otherwise: dt_move_dim().
  *
  * Collective, Ownership, Errors as dt_dispatch().
  */

@@ -140,16 +140,16 @@ static dt_status same_bits(dt_mesh *mesh, const scene *s, dt_dtype dtype)
     return DT_OK;
 }
 
+static const scene sizes[] = {
+    { 2, 12, 8, 4, 12, 3, ANY, 1 }, /* 2, 3, 4 divide all */
+    { 1, 7, 5, 3, 5, 2, ANY, 1 },   /* and nothing of this */
+    { 3, 5, 6, 2, 3, 1, ANY, 0 },   /* whole texts are cut; ranks without experts, or texts */
+    { 1, 2, 4, 3, 2, 2, ANY, 1 },   /* every token to every expert; ranks without both */
+    { 2, 1, 3, 2, 7, 4, ANY, 1 },   /* a step of one token */
+};
+
 static dt_status every_scene(dt_mesh *mesh, const void *arg)
 {
-    static const scene sizes[] = {
-        { 2, 12, 8, 4, 12, 3, ANY, 1 }, /* 2, 3, 4 divide all */
-        { 1, 7, 5, 3, 5, 2, ANY, 1 },   /* and nothing of this */
-        { 3, 5, 6, 2, 3, 1, ANY, 0 },   /* whole texts are cut; ranks without experts, or texts */
-        { 1, 2, 4, 3, 2, 2, ANY, 1 },   /* every token to every expert; ranks without both */
-        { 2, 1, 3, 2, 7, 4, ANY, 1 },   /* a step of one token */
-    };
-
     (void)arg;
     for (size_t i = 0; i < DT_COUNT(sizes); i++)
         for (int how = 0; how < N_CHOICES; how++)
@@ -173,6 +173,20 @@ DT_TEST(dispatch, what_comes_back_is_the_sum_of_all_terms_to_the_bit)
 
 /* --- what a dry run says ---------------------------------------------------------------------- */
 
+/* There and back, and the gradients of that, of rows in f32. */
+static dt_status both_ways(dt_tape *t, dt_mesh *mesh, const scene *s, const operands *o)
+{
+    DT_HELD(gradients) *g = NULL;
+    dt_tensor *y;
+
+    DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &g));
+    DT_TRY(dt_gradients_watch(g, o->x));
+    dt_tape_record(t, g);
+    y = there_and_back(t, s, o, 0);
+    dt_backward(t, dt_sum(t, dt_mul(t, y, y), DT_ALL_AXES), NULL);
+    return dt_tape_status(t);
+}
+
 /* On each rank ten tokens, of which each chooses another two of five experts: all alike. */
 static dt_status averages(dt_mesh *mesh, const void *arg)
 {
@@ -190,15 +204,13 @@ static dt_status averages(dt_mesh *mesh, const void *arg)
     (void)arg;
     for (int64_t i = 0; i < s.tokens; i++) memcpy(chosen + 2 * i, pairs[i % 10], sizeof pairs[0]);
     DT_TRY(make_operands(mesh, &s, DT_BF16, chosen, 1, t, &o));
-    (void)there_and_back(t, &s, &o, 0);
-    DT_TRY(dt_tape_status(t));
+    DT_TRY(both_ways(t, mesh, &s, &o));
     run.n_ranks = dt_mesh_n_ranks(mesh);
     DT_TRY(dt_runtime_create_dry(&run, dt_mesh_coord(mesh, 0), NULL, &rt));
     st = dti_mesh_copy(mesh, rt, &dry_mesh);
     if (st == DT_OK) st = dt_tape_create(rt, &planned);
     if (st == DT_OK) st = make_operands(dry_mesh, &s, DT_BF16, chosen, 1, planned, &dry);
-    if (st == DT_OK) (void)there_and_back(planned, &s, &dry, 0);
-    if (st == DT_OK) st = dt_tape_status(planned);
+    if (st == DT_OK) st = both_ways(planned, dry_mesh, &s, &dry);
     if (st == DT_OK && (dt_tape_comm(planned, DT_COMM_ALL_TO_ALL).bytes !=
                             dt_tape_comm(t, DT_COMM_ALL_TO_ALL).bytes ||
                         dt_tape_comm(planned, DT_COMM_ALL_TO_ALL).calls !=
@@ -246,29 +258,56 @@ static dt_status gradients_of(dt_mesh *mesh, const scene *s, bool sent, dt_tape 
     return dt_gradients_settle(g, t);
 }
 
-static dt_status same_gradients(dt_mesh *mesh, const void *arg)
+/* The bits of a gather and a reduction, and of bytes those of the rows that went there and back:
+ * backward twice as f32. */
+static dt_status same_gradients_of(dt_mesh *mesh, const scene *s)
 {
-    const scene s = { 1, 7, 5, 3, 5, 2, ANY, 1 };
     DT_HELD(gradients) *one = NULL, *two = NULL;
     DT_HELD(tape) *t = dt_test_tape(mesh), *aside = dt_test_tape(mesh);
     dt_tensor *of_all[N_LEAVES], *of_sent[N_LEAVES];
+    const int p = dt_mesh_n_ranks(mesh);
+    int32_t chosen[MOST];
+    dt_comm_counter got;
+    int64_t due[2];
 
-    (void)arg;
     DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &one));
     DT_TRY(dt_gradients_create(dt_mesh_runtime(mesh), &two));
-    DT_TRY(gradients_of(mesh, &s, false, t, one, of_all));
-    DT_TRY(gradients_of(mesh, &s, true, aside, two, of_sent));
+    DT_TRY(gradients_of(mesh, s, false, t, one, of_all));
+    DT_TRY(gradients_of(mesh, s, true, aside, two, of_sent));
     for (int i = 0; i < N_LEAVES; i++)
         if (dti_local_count(dt_tensor_local(of_all[i])) > 0)
             DT_TRY(dt_test_expect_same(dt_gradient(one, of_all[i]), dt_gradient(two, of_sent[i]),
                                        "the gradient"));
+    choose(s, chosen);
+    rows_due(s, chosen, dt_mesh_coord(mesh, 0), p, due);
+    got = dt_tape_comm(aside, DT_COMM_ALL_TO_ALL);
+    DT_EXPECT_EQ_INT(got.calls, p > 1 ? 4 : 0);
+    DT_EXPECT_EQ_INT(got.bytes, 2 * (due[0] + due[1]) * s->d * (int64_t)sizeof(float));
+    got = dt_tape_comm(aside, DT_COMM_REDUCE_SCATTER);
+    DT_EXPECT_EQ_INT(got.calls, 0);
+    return DT_OK;
+}
+
+static dt_status same_gradients(dt_mesh *mesh, const void *arg)
+{
+    (void)arg;
+    for (size_t i = 0; i < DT_COUNT(sizes); i++)
+        for (int how = 0; how < N_CHOICES; how++) {
+            scene s = sizes[i];
+            dt_status st;
+            s.how = (choice)how;
+            st = same_gradients_of(mesh, &s);
+            if (st != DT_OK) dti_error_prefix("scene %d, choice %d", (int)i, how);
+            DT_TRY(st);
+        }
     return DT_OK;
 }
 
 DT_TEST(dispatch, gradients_are_those_of_a_gather_and_a_reduction)
 {
-    dt_test_on_ranks("ep=2", same_gradients, NULL);
-    dt_test_on_ranks("ep=3", same_gradients, NULL);
+    static const char *const meshes[] = { "ep=1", "ep=2", "ep=3", "ep=4" };
+
+    for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], same_gradients, NULL);
 }
 
 /* --- tokens ----------------------------------------------------------------------------------- */
