@@ -215,6 +215,18 @@ static dt_status start_service(serving *s, cli_session *session)
     return DT_OK;
 }
 
+/* Weights may take minutes to read; what a server needs beside them is looked at before. */
+static dt_status check_tokenizer(const char *folder)
+{
+    dt_tokenizer *tokenizer;
+
+    DT_CHECK(dt_tokenizer_files(folder) != NULL, DT_ERR_IO,
+             "%s: has no tokenizer.json, so text cannot become tokens: a server needs one", folder);
+    DT_TRY(dt_tokenizer_open(folder, &tokenizer));
+    dt_tokenizer_release(&tokenizer);
+    return DT_OK;
+}
+
 /* What the command line says of a model is read as every command reads it, folder by folder. */
 static dt_status load_model(serving *s, const cli_env *env, int i)
 {
@@ -229,6 +241,7 @@ static dt_status load_model(serving *s, const cli_env *env, int i)
     DT_TRY(cli_find_model(&cli_serve, &m->args, env));
     m->opened = true;
     DT_TRY(cli_session_open(&m->args, env, s->console, session));
+    DT_TRY(check_tokenizer(m->args.folder));
     if (s->service == NULL) DT_TRY(start_service(s, session));
     how.mesh = session->mesh;
     how.keep_dtype = session->load.keep_dtype;

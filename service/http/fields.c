@@ -233,6 +233,14 @@ static bool read_text_logprobs(dti_wish *w, const char *name, const json_t *v)
     return true;
 }
 
+bool dti_wish_check_strict(dti_wish *w, const char *name, const json_t *within)
+{
+    const json_t *strict = json_object_get(within, "strict");
+
+    if (strict == NULL || json_is_null(strict) || json_is_boolean(strict)) return true;
+    return dti_wish_refuse(w, name, "%s: strict must be true or false", name);
+}
+
 /* {"name", "schema"}, and what has no effect: a schema is always kept to. */
 static bool read_schema(dti_wish *w, const char *name, const json_t *v)
 {
@@ -250,7 +258,8 @@ static bool read_schema(dti_wish *w, const char *name, const json_t *v)
             return dti_wish_refuse(w, name, "%s: json_schema has a field that is not known here",
                                    name);
     }
-    return dti_wish_take_schema(w, name, json_object_get(v, "schema"));
+    return dti_wish_check_strict(w, name, v) &&
+           dti_wish_take_schema(w, name, json_object_get(v, "schema"));
 }
 
 bool dti_wish_take_schema(dti_wish *w, const char *name, const json_t *schema)
@@ -524,7 +533,11 @@ json_t *dti_wish_parse(dti_wish *w, const char *body, size_t n)
         return NULL;
     }
     tree = n > 0 ? json_loadb(body, n, JSON_REJECT_DUPLICATES, &error) : NULL;
-    if (tree == NULL && n > 0)
+    if (tree == NULL && n > 0 && json_error_code(&error) == json_error_null_character)
+        (void)dti_wish_refuse(w, NULL,
+                              "line %d, column %d: \\u0000, a zero byte, is in no text here",
+                              error.line, error.column);
+    else if (tree == NULL && n > 0)
         (void)dti_wish_refuse(w, NULL, "the body is no JSON: see line %d, column %d", error.line,
                               error.column);
     if (n == 0) (void)dti_wish_refuse(w, NULL, "the body is empty; it is a JSON object");

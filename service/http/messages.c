@@ -159,6 +159,7 @@ static bool check_tools(dti_wish *w, const json_t *tools)
                                    "tool %zu is not {\"type\":\"function\", \"function\": {name, "
                                    "description, parameters}}",
                                    i);
+        if (!dti_wish_check_strict(w, "tools", f)) return false;
     }
     return true;
 }

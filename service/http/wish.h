@@ -84,6 +84,9 @@ bool dti_wish_read_tree(dti_wish *w, const struct json_t *tree);
 /* Answers are values of this schema; false: one that cannot be kept to. */
 bool dti_wish_take_schema(dti_wish *w, const char *name, const struct json_t *schema);
 
+/* Answers are kept to a schema with it and without: but it is true, false, null or not there. */
+bool dti_wish_check_strict(dti_wish *w, const char *name, const struct json_t *within);
+
 /* The answer is a call of one of these (force_tools.c). */
 bool dti_wish_force_tool(dti_wish *w, const struct json_t *tools);
 

@@ -96,6 +96,13 @@ static void ask(const running *r, const char *model, int code, const char *says)
                  says);
 }
 
+DT_TEST(cli_serve, a_folder_without_a_tokenizer_is_refused_at_once)
+{
+    needs_server();
+    COMMAND_ENDS(2, COMMAND("serve", "--model", "tests/golden/llama/uneven", "--port", "0"),
+                 "tests/golden/llama/uneven: has no tokenizer.json", "a server needs one");
+}
+
 DT_TEST(cli_serve, a_worker_process_that_dies_ends_its_model_alone)
 {
     pid_t workers[MOST_WORKERS];

@@ -262,6 +262,9 @@ DT_TEST(http, a_format_of_a_schema_gives_a_value_of_it)
         { SCHEMA("{\"type\":\"object\"},\"also\":1"), "not known here" },
         { "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\"}}", "json_schema" },
         { "{\"prompt\":\"a\",\"response_format\":{\"type\":\"grammar\"}}", "are supported" },
+        { "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":"
+          "{\"name\":\"x\",\"schema\":{},\"strict\":\"yes\"}}}",
+          "strict must be true or false" },
     };
     static http_server h;
 
@@ -298,6 +301,9 @@ DT_TEST(http, an_answer_is_a_call_where_it_has_to_be)
           "add_generation_prompt" },
         { "{" TURN "," TOOLS "," NAMED("sing") ",\"response_format\":{\"type\":\"json_object\"}}",
           "a call of a tool", "response_format" },
+        { "{" TURN ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"sing\","
+          "\"strict\":\"yes\"}}]}",
+          "strict must be true or false", "tools" },
     };
     static http_server h;
     char param[64];
