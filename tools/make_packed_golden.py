@@ -43,7 +43,7 @@ from compressed_tensors.compressors.base import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, GptOssConfig, LlamaConfig, MixtralConfig, Phi3Config,
+from transformers import (AutoModelForCausalLM, DeepseekV3Config, GptOssConfig, LlamaConfig, MixtralConfig, Phi3Config,
                           Qwen3MoeConfig)
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
@@ -75,6 +75,15 @@ GPT_OSS = (GptOssConfig, {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 5,
     "num_experts_per_tok": 2, "sliding_window": 6, "swiglu_limit": 1.5,
     "max_position_embeddings": 64, "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}})
+
+DEEPSEEK_V3 = (DeepseekV3Config, {
+    "vocab_size": 96, "hidden_size": 64, "intermediate_size": 80, "moe_intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 32,
+    "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+    "n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 3, "topk_group": 2,
+    "n_shared_experts": 1, "first_k_dense_replace": 1, "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}})
 
 # name: model, its dtype, format, what is said of weights, what is ignored
@@ -128,6 +137,9 @@ FIXTURES = {
                            ["lm_head", r"re:.*block_sparse_moe\.gate$"]),
     "mixtral_awq": (MIXTRAL, torch.float32, "awq",
                     {"bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}, ["gate"]),
+    "deepseek_v3_fp8_blocks": (DEEPSEEK_V3, torch.float32, "fp8",
+                               {"weight_block_size": [48, 32], "activation_scheme": "dynamic",
+                                "fmt": "e4m3"}, []),
     "gpt_oss_mxfp4": (GPT_OSS, torch.bfloat16, "mxfp4", {},
                       ["model.layers.*.self_attn", "model.layers.*.mlp.router",
                        "model.embed_tokens", "lm_head"]),
@@ -385,6 +397,9 @@ def make(name, root):
     with torch.no_grad():
         for _, p in model.named_parameters():
             p.copy_(p + 1e-1 * torch.randn_like(p) if p.dim() > 1 else p + 0.1 * torch.randn_like(p))
+        for buffer, b in model.named_buffers():
+            if "correction" in buffer:
+                b.copy_(0.2 * torch.randn_like(b))
     args = None if form in OWN else QuantizationArgs(**{"type": "int", **said})
     tensors = pack_own(model, form, said, ignore) if form in OWN else pack(model, form, args, ignore)
     model.save_pretrained(folder)

@@ -229,7 +229,9 @@ static dt_status mxfp4_tensors(const dti_ckpt *ckpt, const dt_spelling *spelling
                            .shape = { n, rows, n_in / MXFP4_BLOCK, MXFP4_BYTES },
                            .n_weights = n * rows * n_in,
                            .part = DT_PACKED_CODES,
-                           .block = MXFP4_BLOCK };
+                           .block = MXFP4_BLOCK,
+                           .block_rows = 1,
+                           .form = DT_PACKED_MXFP4 };
 
     (void)snprintf(blocks, sizeof blocks, "%s_blocks", info->layer);
     (void)snprintf(scales, sizeof scales, "%s_scales", info->layer);
@@ -245,6 +247,51 @@ static dt_status mxfp4_tensors(const dti_ckpt *ckpt, const dt_spelling *spelling
     return DT_OK;
 }
 
+/* A matrix of 8-bit floats and its scales, as packed layers have them. */
+static dt_status e4m3_tensors(const dti_ckpt *ckpt, const dt_spelling *spellings,
+                              const dt_param_info *info, dti_tensor_fn fn, void *arg)
+{
+    const dt_packing *p = &info->packing;
+    const matrix all = { 0, 0, info->axis[0].extent, -1 };
+    char codes[NAME_BYTES], scales[NAME_BYTES];
+    dt_param_info part = *info;
+    dti_param_tensor t = { .whole = true,
+                           .name = codes,
+                           .dtype = forms[p->form].codes_dtype,
+                           .n_axes = 2,
+                           .n_weights = info->axis[0].extent * info->axis[1].extent,
+                           .part = DT_PACKED_CODES,
+                           .block = p->file_group,
+                           .block_rows = p->file_rows > 0 ? p->file_rows : 1,
+                           .form = p->form };
+
+    matrix_name(info, &all, forms[p->form].codes, codes);
+    matrix_name(info, &all, forms[p->form].scales, scales);
+    t.entry = find_name(ckpt, spellings, codes);
+    t.scales = find_name(ckpt, spellings, scales);
+    part.packing.group = 1; /* axes count inputs */
+    part.packed = DT_PACKED_CODES;
+    packed_shape(&part, all.rows, t.shape);
+    DT_TRY(fn(arg, &t));
+    t.name = scales;
+    t.entry = t.scales;
+    t.dtype = NULL;
+    t.part = part.packed = DT_PACKED_SCALES;
+    t.n_weights = 0;
+    packed_shape(&part, all.rows, t.shape);
+    t.single = t.shape[0] == 1 && t.shape[1] == 1;
+    DT_TRY(fn(arg, &t));
+    return DT_OK;
+}
+
+bool dti_param_unpacks(const dt_param_info *info)
+{
+    const dt_packed_form form = info->packing.form;
+
+    return info->packed == DT_PACKED_NOT && strcmp(info->name, "weight") == 0 &&
+           (form == DT_PACKED_MXFP4 || form == DT_PACKED_E4M3 || form == DT_PACKED_E4M3_INV);
+}
+
 dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
                           const dt_param_info *info, dti_tensor_fn fn, void *arg)
 {
@@ -255,7 +302,9 @@ dt_status dti_each_tensor(const dti_ckpt *ckpt, const dt_spelling *spellings,
 
     if (info->packed != DT_PACKED_NOT && info->packing.form != DT_PACKED_PLAIN)
         return packed_tensors(ckpt, spellings, info, fn, arg);
-    if (info->packing.form == DT_PACKED_MXFP4) return mxfp4_tensors(ckpt, spellings, info, fn, arg);
+    if (dti_param_unpacks(info))
+        return (info->packing.form == DT_PACKED_MXFP4 ? mxfp4_tensors : e4m3_tensors)(
+            ckpt, spellings, info, fn, arg);
     if (info->packed != DT_PACKED_NOT) { /* made of the weight */
         if (info->packed != DT_PACKED_CODES) return DT_OK;
         plain = dti_param_plain(info);

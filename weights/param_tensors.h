@@ -33,8 +33,10 @@ typedef struct dti_param_tensor {
     int64_t expert;
     int64_t first;
     dt_packed part;                    /* of a packed weight, or of one that reading unpacks */
-    const struct dti_st_entry *scales; /* of blocks (mxfp4.c): theirs */
-    int64_t block;                     /* inputs that an element of the third axis is for; 0: one */
+    const struct dti_st_entry *scales; /* of blocks that become plain numbers: theirs */
+    int64_t block;                     /* inputs of such a block; 0: it is none */
+    int64_t block_rows;                /* and outputs */
+    dt_packed_form form;
 } dti_param_tensor;
 
 typedef dt_status (*dti_tensor_fn)(void *arg, const dti_param_tensor *tensor);
@@ -44,6 +46,9 @@ typedef dt_status (*dti_tensor_fn)(void *arg, const dti_param_tensor *tensor);
  * lacks. Without a checkpoint (NULL) all are missing. */
 dt_status dti_each_tensor(const struct dti_ckpt *ckpt, const dt_spelling *spellings,
                           const dt_param_info *info, dti_tensor_fn fn, void *arg) DT_MUST_USE;
+
+/* Whether files have the parameter in few bits, of which reading makes plain numbers. */
+bool dti_param_unpacks(const dt_param_info *info);
 
 /* Of a layer of experts whose parts have names the k-th tensor `param` ("weight"), of one expert
  * and block after the other, with the shape of a plain weight's; false: there are not so many.
@@ -106,6 +111,12 @@ dt_status dti_read_mxfp4(const struct dti_ckpt *ckpt, const dti_param_tensor *t,
 /* Reads scales of MXFP4. DT_ERR_FORMAT: one is no number. */
 dt_status dti_check_mxfp4_scales(const struct dti_ckpt *ckpt, const dti_param_tensor *t,
                                  const struct dti_st_stage *stage) DT_MUST_USE;
+
+/* Floats of 8 bits with a scale for each block as numbers of `dtype` (e4m3_blocks.c), the same of
+ * [outputs, inputs]. Products are rounded once; errors as dti_read_mxfp4(). */
+dt_status dti_read_e4m3(const struct dti_ckpt *ckpt, const dti_param_tensor *t,
+                        const struct dti_st_box *box, dt_dtype dtype,
+                        const struct dti_st_stage *stage, void *to) DT_MUST_USE;
 
 struct dti_upload;
 

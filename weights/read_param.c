@@ -94,9 +94,12 @@ dt_status dti_read_part(const dti_ckpt *ckpt, const dti_param_tensor *t, const d
         if (box_of(&p, run, part, &box, &first) &&
             (t->whole || box_of_part(t, p.stride, &box, &first))) {
             void *at = (char *)to + first * size;
-            DT_TRY(t->block > 0 ? dti_read_mxfp4(ckpt, t, &box, local->dtype, stage, at)
-                                : dti_ckpt_read_strided(ckpt, t->entry->name, &box, local->dtype,
-                                                        stage, at));
+            if (t->block == 0)
+                DT_TRY(dti_ckpt_read_strided(ckpt, t->entry->name, &box, local->dtype, stage, at));
+            else if (t->form == DT_PACKED_MXFP4)
+                DT_TRY(dti_read_mxfp4(ckpt, t, &box, local->dtype, stage, at));
+            else
+                DT_TRY(dti_read_e4m3(ckpt, t, &box, local->dtype, stage, at));
         }
         for (a = p.n_axes - 1; a >= 0; a--) {
             if (++run[a] < p.axis[a].n) break;

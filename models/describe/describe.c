@@ -344,7 +344,8 @@ static dt_status check_shape(const dti_ckpt *ckpt, const dti_param_tensor *t,
 {
     const dti_st_entry *e = t->entry;
     const int all = t->n_axes > 2; /* experts before the weight's axes */
-    const int64_t per = t->block > 0 ? t->block : 1;
+    const bool mxfp4 = t->form == DT_PACKED_MXFP4;
+    const int64_t per = mxfp4 ? t->block : 1;
     const size_t bytes = (size_t)t->n_axes * sizeof t->shape[0];
     const bool alike = e->n_axes == t->n_axes && memcmp(e->shape, t->shape, bytes) == 0;
     const bool fits = alike || (t->single && is_single(e));
@@ -358,7 +359,7 @@ static dt_status check_shape(const dti_ckpt *ckpt, const dti_param_tensor *t,
              dti_shape_text(e->shape, e->n_axes, found, sizeof found),
              dti_shape_text(t->shape, t->n_axes, wanted, sizeof wanted),
              all ? "num_experts by " : "", keys[0], t->n_axes > 1 ? " by " : "",
-             t->n_axes > 1 ? keys[1] : "", t->block > 0 ? " / 32, blocks of MXFP4" : "", missing);
+             t->n_axes > 1 ? keys[1] : "", mxfp4 ? " / 32, blocks of MXFP4" : "", missing);
     DT_CHECK(t->dtype == NULL || strcmp(e->dtype_name, t->dtype) == 0, DT_ERR_FORMAT,
              "%s: tensor %s is %s: by quantization_config of config.json it is %s",
              dti_ckpt_label(ckpt, e->name), e->name, e->dtype_name, t->dtype);

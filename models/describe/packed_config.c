@@ -177,9 +177,15 @@ static dt_status read_group(const dti_json *root, const dti_json *member, config
 
 /* --- layers ----------------------------------------------------------------------------------- */
 
+/* A linear layer's weight that something around it computes with: read as a plain one. */
+static bool stays_plain(const dt_layer_spec *spec)
+{
+    return spec->kind->like == &dt_linear_kind && spec->kind->run_by != NULL;
+}
+
 bool dti_packed_may(const dt_layer_spec *spec)
 {
-    return (spec->kind == &dt_linear_kind || spec->kind == &dt_experts_kind) &&
+    return (spec->kind == &dt_linear_kind || spec->kind == &dt_experts_kind || stays_plain(spec)) &&
            spec->tied_to == NULL;
 }
 
@@ -211,6 +217,15 @@ dt_status dti_packed_spec(dti_described *d, int i, const dti_json *said, dt_pack
 
     if (packing.file_group == 0) packing.file_group = n_in;
     if (packing.file_rows > n_out) packing.file_rows = n_out;
+    if (stays_plain(spec)) {
+        if (!packing.floats)
+            return dti_json_refuse(said, DT_ERR_UNSUPPORTED,
+                                   "of floats of 8 bits: %s is computed with plain weights, and no "
+                                   "others are unpacked",
+                                   spec->name);
+        spec->packing = packing;
+        return DT_OK;
+    }
     packing.wide = packing.floats || packing.form >= DT_PACKED_GPTQ;
     if (n_in % packing.file_group != 0 && !packing.floats)
         return dti_json_refuse(

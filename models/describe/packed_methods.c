@@ -155,7 +155,8 @@ static bool is_kept(const dti_described *d, int i)
 
     return outputs != NULL &&
            (strcmp(outputs, "vocab_size") == 0 ||
-            (d->builder.specs[i].kind == &dt_linear_kind && strstr(outputs, "experts") != NULL));
+            (d->builder.specs[i].kind == &dt_linear_kind && strstr(outputs, "experts") != NULL &&
+             strchr(outputs, '*') == NULL)); /* "n_shared_experts * ...": of all tokens */
 }
 
 /* Experts of a tensor each for gate and up and for down, of one piece: *n more of them. */

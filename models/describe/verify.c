@@ -273,7 +273,7 @@ static dt_status check_groups(void *arg, const dti_param_tensor *t)
 {
     const group_check *c = arg;
 
-    const bool scales = t->block > 0 && t->part == DT_PACKED_SCALES;
+    const bool scales = t->form == DT_PACKED_MXFP4 && t->part == DT_PACKED_SCALES;
     const dti_st_entry *e = t->entry;
     const size_t bytes = (size_t)t->n_axes * sizeof *t->shape;
 

@@ -66,7 +66,7 @@ static dt_status add_piece(void *arg, const dti_param_tensor *t)
     return DT_OK;
 }
 
-/* Without a checkpoint every parameter is a tensor of its own, experts too; so are experts that
+/* Without a checkpoint every parameter is a tensor of its own, experts too; so is what
  * files have in few bits, as a save would write them. */
 static dt_status add_param(gradient_file *f, const dt_param_info *info)
 {
@@ -74,7 +74,7 @@ static dt_status add_param(gradient_file *f, const dt_param_info *info)
 
     f->listing = info;
     if (f->like == NULL) own.parts[0] = NULL;
-    if (own.packing.form == DT_PACKED_MXFP4) own.packing.form = DT_PACKED_PLAIN;
+    if (dti_param_unpacks(info)) own.packing.form = DT_PACKED_PLAIN;
     DT_TRY(dti_each_tensor(f->like, f->options->spellings, &own, add_piece, f));
     f->n_params++;
     return DT_OK;
