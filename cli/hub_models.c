@@ -32,6 +32,22 @@ typedef struct listing {
     json_t *all; /* NULL: as lines */
 } listing;
 
+/* What folders and files are called is anybody's. */
+static void print_line(const dt_hub_model *m, bool known)
+{
+    enum { WIDTH = 40 };
+    const int n = (int)strlen(m->name);
+
+    (void)fputs("  ", stdout);
+    cli_print_text(stdout, m->name, strlen(m->name));
+    (void)printf("%*s ", n < WIDTH ? WIDTH - n : 0, "");
+    if (m->model_type[0] == '\0') (void)fputs("no config.json", stdout);
+    cli_print_text(stdout, m->model_type, strlen(m->model_type));
+    (void)fputs(known || m->model_type[0] == '\0' ? "; " : ", which is not supported; ", stdout);
+    cli_print_text(stdout, m->folder, strlen(m->folder));
+    (void)putchar('\n');
+}
+
 static dt_status show(void *arg, const dt_hub_model *m)
 {
     const listing *l = arg;
@@ -45,10 +61,7 @@ static dt_status show(void *arg, const dt_hub_model *m)
                                                       "model_type", m->model_type, "supported",
                                                       known, "folder", m->folder));
     else
-        (void)printf("  %-40s %s%s; %s\n", m->name,
-                     m->model_type[0] != '\0' ? m->model_type : "no config.json",
-                     known || m->model_type[0] == '\0' ? "" : ", which is not supported",
-                     m->folder);
+        print_line(m, known);
     return DT_OK;
 }
 
