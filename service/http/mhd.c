@@ -75,7 +75,6 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls,
 
 /* --- answers ---------------------------------------------------------------------------------- */
 
-/* Waits for the next events of a stream. */
 /* Until there is something to send; tokens alone may be held back. */
 static void listen_for(dti_exchange *x, int64_t ms)
 {
@@ -88,6 +87,7 @@ static void listen_for(dti_exchange *x, int64_t ms)
     }
 }
 
+/* Waits for the next events of a stream. */
 static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t most)
 {
     dti_exchange *x = cls;
