@@ -133,7 +133,7 @@ static dt_status bad_calls(dt_mesh *mesh, const void *arg)
         { NULL, DT_ERR_ARG, "call, in or out is NULL" },
         { &no_name, DT_ERR_ARG, "a call needs a name and a function" },
         { &no_run, DT_ERR_ARG, "a call needs a name and a function" },
-        { &many, DT_ERR_ARG, "f: 10 operands and 1 results: 1 to 9 and 1 to 4 are possible" },
+        { &many, DT_ERR_ARG, "f: 10 operands and 1 results: 1 to 9 and 1 to 6 are possible" },
         { &none, DT_ERR_ARG, "f: 1 operands and 0 results" },
         { &nowhere, DT_ERR_ARG, "f: result 0 has no placements or no shape" },
         { &bad_place, DT_ERR_LAYOUT, "f: result 0: " },

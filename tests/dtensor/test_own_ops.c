@@ -198,9 +198,10 @@ static dt_status refuses_results(dt_mesh *mesh, const void *arg)
     static const dt_op types = {
         .name = "short", .axes = "ab -> ab, ab", .types = "F>F", .cpu = no_kernel
     };
-    static const dt_op many = {
-        .name = "many", .axes = "ab -> ab, ab, ab, ab, ab", .types = "F>FFFFF", .cpu = no_kernel
-    };
+    static const dt_op many = { .name = "many",
+                                .axes = "ab -> ab, ab, ab, ab, ab, ab, ab",
+                                .types = "F>FFFFFFF",
+                                .cpu = no_kernel };
     const struct {
         const dt_op *op;
         int n_out;
@@ -212,14 +213,14 @@ static dt_status refuses_results(dt_mesh *mesh, const void *arg)
         { &unknown, 1, "of which 0x40000000 are not for rows of one's own" },
         { &chosen, 1, "is the dtype that the attributes begin with, which have 0 bytes" },
         { &types, 2, "operator short: types \"F>F\" do not fit axes" },
-        { &many, 2, "more than 4 results" },
+        { &many, 2, "more than 6 results" },
         { &parts_op, 1, "1 results are asked for; dt_apply() gives one, dt_apply_n() several" },
         { &parts_op, 3, "3 results are asked for" },
-        { &parts_op, 5, "twice_and_sums is asked for 5 results: 1 to 4 are possible" },
+        { &parts_op, 7, "twice_and_sums is asked for 7 results: 1 to 6 are possible" },
         { &parts_op, 0, "is asked for 0 results" },
     };
     const dt_placement cut = DT_SHARD(0);
-    dt_tensor *x = NULL, *y[5];
+    dt_tensor *x = NULL, *y[DT_OP_MAX_OUT + 1];
     dt_status st = DT_OK;
     dt_tape *t = NULL;
 

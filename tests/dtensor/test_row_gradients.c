@@ -261,13 +261,14 @@ DT_TEST(row_gradients, of_attention_agree_with_differences)
 }
 
 /* Cross entropy has a gradient of what goes into its two rows together: test_loss.c. The gated
- * delta rule can be cut in too many ways: test_linear_attention.c. */
+ * delta rule can be cut in too many ways: test_linear_attention.c. Clamped experts have a test of
+ * their own, below. */
 DT_TEST(row_gradients, every_row_is_checked)
 {
     for (int i = 0; i < dti_op_table_size; i++) {
         const dt_op *op = dti_op_table[i];
-        bool found =
-            op->backward == NULL || op == &dti_op_cross_entropy || op == &dti_op_gated_delta;
+        bool found = op->backward == NULL || op == &dti_op_cross_entropy ||
+                     op == &dti_op_gated_delta || op == &dti_op_experts_clamped;
         for (int k = 0; k < n_row_cases; k++) found = found || row_cases[k].op == op;
         for (size_t k = 0; k < DT_COUNT(attentions); k++) found = found || attentions[k].op == op;
         if (!found) dt_test_fail(__FILE__, __LINE__, "%s: nobody checks its backward", op->name);
