@@ -145,7 +145,10 @@ static dt_status read_next(void *self, const dt_config *config, dt_model_info *i
                          &m->moe.shared));
     DT_TRY(read_sparse(config, m));
     DT_TRY(dti_delta_read(m, config));
-    return read_kinds(config, m);
+    DT_TRY(read_kinds(config, m));
+    for (int64_t i = 0; i < info->n_layers; i++)
+        if (!m->blocks[i].linear) info->cached += 2 * info->n_kv_heads * info->head_dim;
+    return DT_OK;
 }
 
 const dt_arch dti_arch_qwen2_moe = DTI_DECODER_ARCH("qwen2_moe", "Qwen2MoeForCausalLM",
