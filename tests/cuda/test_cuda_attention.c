@@ -29,6 +29,8 @@ static const attention_shape few[] = {
     { 1, 8,  4,  2, 90,  64,  0, 0, 4,  2, 0,   70,  IN_TURN, 0 },
     { 3, 5,  7,  1, 60,  128, 0, 0, 7,  1, 0,   0,   PADDED,  0 },
     { 2, 7,  4,  2, 70,  256, 0, 0, 4,  2, 9,   40,  PADDED,  0 },
+    { 1, 1,  17, 1, 90,  576, 0, 0, 17, 1, 0,   80,  IN_TURN, 0 }, /* latents */
+    { 2, 2,  3,  1, 40,  301, 0, 0, 3,  1, 9,   20,  PADDED,  1 },
     { 2, 5,  3,  2, 30,  16,  3, 0, 8,  2, 0,   9,   IN_TURN, 0 }, /* heads 3 4 5: parts of two groups */
     { 2, 1,  3,  2, 30,  16,  3, 0, 8,  2, 0,   9,   IN_TURN, 0 },
     { 1, 4,  2,  1, 30,  16,  6, 3, 8,  4, 0,   3,   IN_TURN, 0 }, /* kv head 3 alone */
@@ -50,6 +52,8 @@ static const attention_shape many[] = {
     { 3, 20, 4,  2, 60,  64,  0, 0, 4,  2, 0,   0,   PADDED,  0 },
     { 2, 40, 4,  4, 140, 128, 0, 0, 4,  4, 70,  90,  PADDED,  0 },
     { 1, 12, 12, 1, 40,  256, 0, 0, 12, 1, 0,   20,  IN_TURN, 0 }, /* three blocks of rows */
+    { 1, 9,  2,  1, 70,  576, 0, 0, 2,  1, 0,   60,  IN_TURN, 0 },
+    { 1, 9,  2,  2, 50,  260, 0, 0, 2,  2, 33,  40,  IN_TURN, 0 },
     { 2, 10, 3,  2, 30,  16,  3, 0, 8,  2, 0,   9,   IN_TURN, 0 },
     { 1, 10, 2,  1, 30,  16,  6, 3, 8,  4, 0,   3,   IN_TURN, 0 },
     { 1, 10, 0,  0, 30,  16,  8, 4, 8,  4, 0,   3,   IN_TURN, 0 },
@@ -180,15 +184,68 @@ DT_TEST(cuda_attention, what_does_not_fit_is_refused)
                           { .dtype = DT_F32, .n_axes = 4, .shape = { 1, 1, 2, 2 } },
                           { .dtype = DT_F32, .n_axes = 4, .shape = { 1, 1, 2, 2 } },
                           { .dtype = DT_I32, .n_axes = 2, .shape = { 1, 1 } } };
-    dt_local out = in[Q];
+    dt_local out = in[Q], lse = in[Q];
     const dt_kargs args = { .in = in, .out = &out, .attr = &attr, .n_in = N_IN, .n_out = 1 };
+    dti_attention_train_attr trained = { 0 };
     CR_DEVICE d = cr_open();
 
     in[Q].offset[2] = 4;
     DT_ASSERT_CUDA_FAILS(d.m, dt_test_cuda_row(d.m, "attention")(d.c, &args),
                          "query heads 4 to 5 read kv heads 2 to 2, but this rank holds 0 to 1");
     in[Q].offset[2] = 0;
-    for (int i = 0; i < POSITIONS; i++) in[i].shape[3] = 257;
+    for (int i = 0; i < POSITIONS; i++) in[i].shape[3] = 577;
     DT_ASSERT_CUDA_FAILS(d.m, dt_test_cuda_row(d.m, "attention")(d.c, &args),
-                         "heads of 257 columns, but the CUDA kernels take at most 256");
+                         "heads of 577 columns, but the CUDA kernels take at most 576");
+    for (int i = 0; i < POSITIONS; i++) in[i].shape[3] = 257;
+    trained.of = attr;
+    lse.shape[3] = 1;
+    DT_ASSERT_CUDA_FAILS(
+        d.m,
+        dt_test_cuda_row(d.m, "attention_lse")(d.c, &(dt_kargs){ .in = in,
+                                                                 .out = (dt_local[]){ out, lse },
+                                                                 .attr = &trained,
+                                                                 .n_in = N_IN,
+                                                                 .n_out = 2 }),
+        "heads of 257 columns, but the CUDA kernels that train take at most 256");
+}
+
+/* Latents: keys are values, in memory too. */
+DT_TEST(cuda_attention, keys_may_be_values)
+{
+    static const int64_t widths[] = { 576, 64 };
+    CR_DEVICE d = cr_open();
+
+    for (size_t i = 0; i < 2 * DT_COUNT(widths); i++) {
+        const attention_shape s = {
+            2, 1 + 9 * (int64_t)(i % 2), 5, 1, 50, widths[i / 2], 0, 0, 5, 1, 0, 30, IN_TURN, 0
+        };
+        const dti_attention_attr attr = { 5, 1, 0, 0.1f, 0, 0, 0 };
+        cr_case c = { .row = "attention", .n_in = N_IN, .attr = &attr };
+        DT_ENDS(kt_release) dt_local apart, same;
+        dt_local in[N_IN], out;
+        make_operands(&s, DT_BF16, c.in);
+        memcpy(c.in[V].data, c.in[K].data, cr_bytes(&c.in[K]));
+        c.out = (dt_local){ .dtype = DT_BF16, .n_axes = 4 };
+        memcpy(c.out.shape, c.in[Q].shape, sizeof c.out.shape);
+        apart = kt_local(DT_BF16, 4, c.out.shape);
+        same = kt_local(DT_BF16, 4, c.out.shape);
+        cr_run_cuda(&c, &d, apart.data);
+        for (int x = 0; x < N_IN; x++) {
+            in[x] = c.in[x];
+            in[x].data = x == V ? in[K].data : cr_up(&d, &c.in[x], 0);
+        }
+        out = c.out;
+        out.data = cr_up(&d, &out, 0);
+        DT_ASSERT_CUDA(
+            d.m, dt_test_cuda_row(d.m, "attention")(
+                     d.c, &(dt_kargs){
+                              .in = in, .out = &out, .attr = &attr, .n_in = N_IN, .n_out = 1 }));
+        cr_down(&c, &d, out.data, same.data);
+        DT_ASSERT(memcmp(apart.data, same.data, cr_bytes(&same)) == 0);
+        for (int x = 0; x < N_IN; x++) {
+            if (x != V) cr_release(&d, &c.in[x], in[x].data, 0);
+            kt_release(&c.in[x]);
+        }
+        cr_release(&d, &out, out.data, 0);
+    }
 }

@@ -20,7 +20,7 @@ typedef struct paged_shape {
 static const paged_shape shapes[] = {
     { 4, 2, 8, 0, 0, false, false },   { 6, 2, 5, 40, 0, false, false },
     { 4, 1, 32, 0, 3, true, true },    { 3, 3, 16, 0, 0, true, false },
-    { 8, 2, 128, 90, 0, false, true },
+    { 8, 2, 128, 90, 0, false, true }, { 3, 1, 576, 0, 0, false, false },
 };
 
 static dt_local ints(int64_t n, int64_t columns, const int32_t *from)

@@ -8,7 +8,7 @@
  * Three kernels, by the rows of a kv head (attention.cuh) and the type:
  *   attention_decode.cu   16 bits, few rows: bound by the reading of the cache
  *   attention_prefill.cu  16 bits, many rows: bound by the products
- *   attention_plain.cu    f32, and widths that are no multiple of 8
+ *   attention_plain.cu    f32, and widths that are no multiple of 8 or above 256
  * and, where keys are cut into parts, attention_merge.cu. Where it is asked for, cuDNN takes what
  * it can of many rows (attention_cudnn.h), and the second kernel the rest.
  * Grids follow from shapes alone, never from positions, so that a recorded graph stays valid. Sums
@@ -144,10 +144,10 @@ int find_heads(dti_attention_call *a, int64_t q_offset, int64_t k_offset)
 
 int check_sizes(const dti_attention_call *a, int64_t width)
 {
-    if (width > DTI_ATTENTION_WIDTH)
+    if (width > DTI_ATTENTION_WIDEST)
         return dti_cuda_fail("attention: heads of %lld columns, but the CUDA kernels take at most "
                              "%d: run this model on the CPU",
-                             (long long)width, DTI_ATTENTION_WIDTH);
+                             (long long)width, DTI_ATTENTION_WIDEST);
     if (a->n_keys > INT32_MAX - 256 || a->n_kv > INT32_MAX / width ||
         a->n_tokens > INT32_MAX / a->group - 256)
         return dti_cuda_fail("attention: %lld queries over %lld rows of the cache are more than "
@@ -235,8 +235,8 @@ extern "C" int dti_attention_cuda(dti_cuda *c, const dt_kargs *args)
 
     if (there <= 0) return there;
     a.y = args->out[0].data;
-    pieces = dtype != DT_F32 && a.width % 8 == 0 && aligned(a.q) && aligned(a.k) && aligned(a.v) &&
-             aligned(a.y);
+    pieces = dtype != DT_F32 && a.width % 8 == 0 && a.width <= DTI_ATTENTION_WIDTH &&
+             aligned(a.q) && aligned(a.k) && aligned(a.v) && aligned(a.y);
 #ifdef DTI_WITH_CUDNN
     if (pieces && a.n_tokens > FEW_TOKENS && c->cudnn != NULL && !a.has_extras)
         return run_shared(c, &a, dtype, static_cast<const dti_attention_attr *>(args->attr)->scale,

@@ -14,7 +14,8 @@
 #include "dtensor/kernels/cuda/device.cuh"
 
 enum {
-    DTI_ATTENTION_WIDTH = 256,     /* columns of a head, at most */
+    DTI_ATTENTION_WIDTH = 256,     /* columns of a head, at most, */
+    DTI_ATTENTION_WIDEST = 576,    /* and in the plain kernel */
     DTI_ATTENTION_FEW_ROWS = 8,    /* of a block, by kernel: few, */
     DTI_ATTENTION_PLAIN_ROWS = 16, /* plain */
     DTI_ATTENTION_WARPS = 4,       /* of every block */

@@ -20,7 +20,7 @@ enum {
 
 struct block_memory {
     float weights[DTI_ATTENTION_MAX_PARTS]; /* 0: has no sums */
-    float sums[WARPS][DTI_ATTENTION_WIDTH];
+    float sums[WARPS][DTI_ATTENTION_WIDEST];
 };
 static_assert(DTI_ATTENTION_MAX_PARTS % ROUND == 0, "weights have room for whole rounds");
 

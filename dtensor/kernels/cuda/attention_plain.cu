@@ -2,7 +2,10 @@
  *
  * Attention of f32, and of 16 bits where rows are not whole pieces of 16 bytes: multiply-adds in
  * f32 throughout, one rounding at the end. A block takes 16 rows and a part of their keys, 32 keys
- * at a time through shared memory; a warp has four of the rows. */
+ * at a time through shared memory; a warp has four of the rows. Of heads that are wider than other
+ * kernels take, values come where keys were: the same tile where keys are values, as of latents. */
+#include <stdio.h>
+
 #include "dtensor/kernels/cuda/attention_plain.cuh"
 
 namespace
@@ -13,13 +16,14 @@ enum {
     WARPS = DTI_ATTENTION_WARPS,
     MINE = ROWS / WARPS,                     /* rows of a warp */
     KEYS = DTI_WARP,                         /* of a tile: one per lane */
-    COLUMNS = DTI_ATTENTION_WIDTH / DTI_WARP /* of a lane */
+    NARROW = DTI_ATTENTION_WIDTH / DTI_WARP, /* columns of a lane, at most: the parameter COLUMNS */
+    WIDE = DTI_ATTENTION_WIDEST / DTI_WARP
 };
 
 const float LOG2E = 1.44269504088896341f, LN2 = 0.693147180559945309f;
 
 /* Lane i has columns i, i + 32, ... of the sums of its warp's rows. */
-struct softmax_state {
+template <int COLUMNS> struct softmax_state {
     float sums[MINE][COLUMNS];
     float largest[MINE], total[MINE];
     int first[MINE], last[MINE];
@@ -29,7 +33,7 @@ struct softmax_state {
 struct block_memory {
     float weights[WARPS][KEYS][MINE];
     int first[ROWS], last[ROWS];
-    float4 rows[1]; /* q [ROWS, pitch], k [KEYS, pitch], v [KEYS, pitch] */
+    float4 rows[1]; /* q [ROWS, pitch], k [KEYS, pitch], v [KEYS, pitch] unless that is k's place */
 };
 
 /* s[i] = the warp's row i times the lane's key */
@@ -52,7 +56,9 @@ __device__ inline void multiply_key(float (&s)[MINE], const float4 *q, const flo
 
 /* The lane's scores become weights, and what the state has of these rows follows; keys from `end`
  * on are of another part. */
-__device__ inline void soften(softmax_state &state, float (&s)[MINE], float scale, int key, int end)
+template <int COLUMNS>
+__device__ inline void soften(softmax_state<COLUMNS> &state, float (&s)[MINE], float scale, int key,
+                              int end)
 {
     DTI_UNROLL
     for (int i = 0; i < MINE; i++) {
@@ -69,7 +75,8 @@ __device__ inline void soften(softmax_state &state, float (&s)[MINE], float scal
     }
 }
 
-__device__ inline void add_values(softmax_state &state, const float (*weights)[MINE],
+template <int COLUMNS>
+__device__ inline void add_values(softmax_state<COLUMNS> &state, const float (*weights)[MINE],
                                   const float4 *v, int width)
 {
     const int lane = (int)threadIdx.x % DTI_WARP, pitch = 4 * dti_attention_pitch(width);
@@ -85,54 +92,80 @@ __device__ inline void add_values(softmax_state &state, const float (*weights)[M
     }
 }
 
-/* Steps begin .. end - 1 of the keys, of which none outside lo .. hi is read. */
+/* KEYS keys or values from `key` on, of which n are there. */
 template <typename T, bool EXTRAS>
-__device__ inline void walk(softmax_state &state, block_memory &m, const dti_attention_call &a,
-                            const dti_attention_rows &r, int row, int lo, int hi)
+__device__ inline void load_tile(float4 *to, const void *from, const dti_attention_call &a,
+                                 const dti_attention_rows &r, int key, int n)
+{
+    const int64_t stride = a.n_kv * a.width;
+
+    if (EXTRAS && a.table != NULL)
+        dti_attention_load_paged<T>(to, from, a, r, key, KEYS, n);
+    else
+        dti_attention_load_keys<T>(
+            to, static_cast<const T *>(from) + dti_attention_key_at(a, r) + key * stride, stride,
+            KEYS, n, a.width);
+}
+
+/* Scores s of the warp's rows with the lane's key, keys.first, become weights; no key is behind
+ * keys.last. */
+template <typename T, bool EXTRAS, int COLUMNS>
+__device__ inline void weigh(softmax_state<COLUMNS> &state, block_memory &m,
+                             const dti_attention_call &a, const dti_attention_rows &r, int row,
+                             dti_key_range keys, float (&s)[MINE])
+{
+    const int lane = (int)threadIdx.x % DTI_WARP, warp = (int)threadIdx.x / DTI_WARP;
+    float slope;
+
+    if (EXTRAS)
+        for (int i = 0; i < MINE; i++)
+            if (row + warp * MINE + i < r.n && keys.first <= keys.last)
+                s[i] = LOG2E * dti_attention_adjusted<T>(a, r, row + warp * MINE + i, keys.first,
+                                                         s[i], &slope);
+    soften(state, s, EXTRAS ? 1.0f : a.scale, keys.first, keys.last + 1);
+    for (int i = 0; i < MINE; i++) {
+        const int of = row + warp * MINE + i;
+        if (EXTRAS && a.dropout > 0.0f && of < r.n)
+            s[i] *= dti_attention_kept(a, r, of, keys.first);
+        m.weights[warp][lane][i] = s[i];
+    }
+    __syncwarp();
+}
+
+/* Steps begin .. end - 1 of the keys, of which none outside lo .. hi is read. */
+template <typename T, bool EXTRAS, int COLUMNS>
+__device__ inline void walk(softmax_state<COLUMNS> &state, block_memory &m,
+                            const dti_attention_call &a, const dti_attention_rows &r, int row,
+                            int lo, int hi)
 {
     const int lane = (int)threadIdx.x % DTI_WARP, warp = (int)threadIdx.x / DTI_WARP;
     const int pitch = dti_attention_pitch(a.width);
     const bool there = row + warp * MINE < r.n; /* some row of the warp */
-    const int64_t stride = a.n_kv * a.width, at = dti_attention_key_at(a, r);
-    float4 *const k = m.rows + ROWS * pitch, *const v = k + KEYS * pitch;
+    float4 *const k = m.rows + ROWS * pitch, *const v = COLUMNS > NARROW ? k : k + KEYS * pitch;
 
     for (int key = lo; key <= hi; key += KEYS) {
-        float s[MINE] = {}, slope;
+        float s[MINE] = {};
         const int n = hi + 1 - key;
-        if (EXTRAS && a.table != NULL) {
-            dti_attention_load_paged<T>(k, a.k, a, r, key, KEYS, n);
-            dti_attention_load_paged<T>(v, a.v, a, r, key, KEYS, n);
-        } else {
-            dti_attention_load_keys<T>(k, static_cast<const T *>(a.k) + at + key * stride, stride,
-                                       KEYS, n, a.width);
-            dti_attention_load_keys<T>(v, static_cast<const T *>(a.v) + at + key * stride, stride,
-                                       KEYS, n, a.width);
-        }
+        load_tile<T, EXTRAS>(k, a.k, a, r, key, n);
+        if (v != k) load_tile<T, EXTRAS>(v, a.v, a, r, key, n);
         __syncthreads();
         if (there) {
             multiply_key(s, m.rows + warp * MINE * pitch, k + lane * pitch, a.width);
-            if (EXTRAS)
-                for (int i = 0; i < MINE; i++)
-                    if (row + warp * MINE + i < r.n && key + lane <= hi)
-                        s[i] = LOG2E * dti_attention_adjusted<T>(a, r, row + warp * MINE + i,
-                                                                 key + lane, s[i], &slope);
-            soften(state, s, EXTRAS ? 1.0f : a.scale, key + lane, hi + 1);
-            for (int i = 0; i < MINE; i++) {
-                const int of = row + warp * MINE + i;
-                if (EXTRAS && a.dropout > 0.0f && of < r.n)
-                    s[i] *= dti_attention_kept(a, r, of, key + lane);
-                m.weights[warp][lane][i] = s[i];
-            }
-            __syncwarp();
-            add_values(state, m.weights[warp], v, a.width);
+            weigh<T, EXTRAS>(state, m, a, r, row, dti_key_range{ key + lane, hi }, s);
         }
+        if (v == k && a.v != a.k) {
+            __syncthreads();
+            load_tile<T, EXTRAS>(v, a.v, a, r, key, n);
+            __syncthreads();
+        }
+        if (there) add_values(state, m.weights[warp], v, a.width);
         __syncthreads();
     }
 }
 
 /* Result, or what is merged later. */
-template <typename T>
-__device__ inline void store(const softmax_state &state, const dti_attention_call &a,
+template <typename T, int COLUMNS>
+__device__ inline void store(const softmax_state<COLUMNS> &state, const dti_attention_call &a,
                              const dti_attention_rows &r, int row, int64_t part)
 {
     const int lane = (int)threadIdx.x % DTI_WARP, warp = (int)threadIdx.x / DTI_WARP;
@@ -162,8 +195,8 @@ __device__ inline void store(const softmax_state &state, const dti_attention_cal
 }
 
 /* The softmax of each row is over one score more. Of calls with extras keys are one part. */
-template <typename T>
-__device__ inline void add_sinks(softmax_state &state, const dti_attention_call &a,
+template <typename T, int COLUMNS>
+__device__ inline void add_sinks(softmax_state<COLUMNS> &state, const dti_attention_call &a,
                                  const dti_attention_rows &r, int row)
 {
     for (int i = 0; i < MINE && a.sinks != NULL; i++) {
@@ -179,7 +212,7 @@ __device__ inline void add_sinks(softmax_state &state, const dti_attention_call 
 }
 
 /* Grid as in attention_decode.cu. 128 threads. */
-template <typename T, bool EXTRAS>
+template <typename T, bool EXTRAS, int COLUMNS>
 __global__ void __launch_bounds__(DTI_ATTENTION_THREADS, 2) plain_rows(const dti_attention_call a)
 {
     DTI_SHARED(block_memory, m);
@@ -187,7 +220,7 @@ __global__ void __launch_bounds__(DTI_ATTENTION_THREADS, 2) plain_rows(const dti
     const int64_t pair = rest / a.n_parts, part = rest % a.n_parts;
     const dti_attention_rows r = dti_attention_rows_of(a, pair);
     const int row = (int)block * ROWS, warp = (int)threadIdx.x / DTI_WARP;
-    softmax_state state = {};
+    softmax_state<COLUMNS> state = {};
     int lo = INT32_MAX, hi = -1, begin, end;
 
     if (row >= r.n) return; /* a kv head whose group this rank holds in part */
@@ -220,24 +253,32 @@ __global__ void __launch_bounds__(DTI_ATTENTION_THREADS, 2) plain_rows(const dti
     store<T>(state, a, r, row, (pair * a.n_blocks + block) * a.n_parts + part);
 }
 
-template <typename T, bool EXTRAS> int start(dti_cuda *c, const dti_attention_call &a)
+template <typename T, bool EXTRAS, int COLUMNS> int start(dti_cuda *c, const dti_attention_call &a)
 {
     const unsigned grid = (unsigned)(a.batch * a.n_used * a.n_parts * a.n_blocks);
+    const int tiles = COLUMNS > NARROW ? 1 : 2; /* of keys, of values */
     const size_t shared =
         offsetof(block_memory, rows) +
-        (size_t)((ROWS + 2 * KEYS) * dti_attention_pitch(a.width)) * sizeof(float4);
+        (size_t)((ROWS + tiles * KEYS) * dti_attention_pitch(a.width)) * sizeof(float4);
+    char what[160];
 
-    if (dti_cuda_check(cudaFuncSetAttribute(plain_rows<T, EXTRAS>,
+    (void)snprintf(what, sizeof what,
+                   "attention: %zu bytes of shared memory for heads of %d columns, without which "
+                   "this model runs on the CPU",
+                   shared, a.width);
+    if (dti_cuda_check(cudaFuncSetAttribute(plain_rows<T, EXTRAS, COLUMNS>,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             (int)shared),
-                       "attention: shared memory") != 0)
+                       what) != 0)
         return -1;
-    return DTI_LAUNCH(c, (plain_rows<T, EXTRAS>), grid, DTI_ATTENTION_THREADS, shared, a);
+    return DTI_LAUNCH(c, (plain_rows<T, EXTRAS, COLUMNS>), grid, DTI_ATTENTION_THREADS, shared, a);
 }
 
 template <typename T> int start(dti_cuda *c, const dti_attention_call &a)
 {
-    return a.has_extras ? start<T, true>(c, a) : start<T, false>(c, a);
+    if (a.width > DTI_ATTENTION_WIDTH)
+        return a.has_extras ? start<T, true, WIDE>(c, a) : start<T, false, WIDE>(c, a);
+    return a.has_extras ? start<T, true, NARROW>(c, a) : start<T, false, NARROW>(c, a);
 }
 
 } // namespace

@@ -130,6 +130,10 @@ extern "C" int dti_attention_train(dti_cuda *c, const dt_kargs *args, const int3
     const int64_t n_threads = n_keys > n ? n_keys : n;
     void *seen;
 
+    if (a->width > DTI_ATTENTION_WIDTH)
+        return dti_cuda_fail("attention: heads of %d columns, but the CUDA kernels that train take "
+                             "at most %d: train this model on the CPU",
+                             a->width, DTI_ATTENTION_WIDTH);
     a->has_extras = true;
     a->key.seed = attr->seed;
     a->key.stream = attr->stream;
