@@ -9,7 +9,7 @@ typedef struct experts_case {
     int64_t first, all; /* this rank's experts begin at first, of all */
 } experts_case;
 
-enum { X, IDS, WEIGHTS, GATE_UP, DOWN };
+enum { X, IDS, WEIGHTS, GATE_UP, DOWN, GATE_UP_BIAS, DOWN_BIAS };
 
 /* Different ones of a token; which ones depends on the token. */
 static void fill_ids(int32_t *ids, const experts_case *x)
@@ -124,6 +124,54 @@ DT_TEST(cuda_experts, all_tokens_may_go_to_one_expert)
         c.slack = 0x1p-17 * largest_size(&c, &x);
         cr_run(&c, &d);
     }
+}
+
+/* Multiples of 1/4: their products have exact sums, so that gate and up meet a limit on both sides
+ * or on none. */
+static void make_coarse(dt_local *x)
+{
+    for (int64_t i = 0, n = kt_count(x); i < n; i++)
+        dti_store_f32(x->data, x->dtype, i, (float)round(4 * kt_get(x, i)) / 4);
+}
+
+/* second: of the ranks that share an expert not the first. nan: in a bias of gate and of up. */
+static void run_clamped(const cr_device *d, dt_dtype t, const experts_case *x, bool second,
+                        bool nan)
+{
+    const dti_experts_clamped_attr attr = { x->all, 0.75f, 1.702f };
+    cr_case c = make_case(t, x->f % 2 == 0 ? DT_F32 : t, x, (const dti_experts_attr *)&attr);
+    const int64_t biases[][2] = { { x->experts, 2 * x->f }, { x->experts, x->d } };
+    double largest = 1;
+
+    c.row = "experts_clamped";
+    c.cpu = dti_experts_clamped_cpu;
+    c.n_in = 7;
+    for (int i = 0; i < 2; i++)
+        c.in[GATE_UP_BIAS + i] = kt_filled(t, 2, biases[i], KT_UNIFORM, 5 + (uint32_t)i);
+    for (int i = 0; i < c.n_in; i++)
+        if (i != IDS) make_coarse(&c.in[i]);
+    for (int64_t i = 0; i < 2 && nan; i++) /* a gate of the first expert, an up of the second */
+        dti_store_f32(c.in[GATE_UP_BIAS].data, t, i * (2 * x->f + 1), NAN);
+    c.in[DOWN].offset[2] = second ? 5 : 0;
+    for (int64_t i = 0; i < x->f; i++) largest += 2;
+    c.slack = (double)x->k * (2 * kt_unit(t) + 0x1p-18) * largest;
+    c.ulps = 1.0;
+    cr_run(&c, d);
+}
+
+DT_TEST(cuda_experts, clamped_ones_are_those_of_the_cpu)
+{
+    static const experts_case cases[] = {
+        { 7, 2, 5, 12, 9, 0, 5 }, { 1, 3, 6, 33, 7, 0, 6 }, { 40, 2, 3, 20, 16, 0, 3 },
+        { 9, 3, 2, 12, 9, 3, 7 }, { 9, 2, 0, 12, 9, 7, 7 }, { 0, 2, 3, 12, 9, 0, 3 },
+        { 5, 2, 3, 12, 0, 0, 3 }, { 5, 0, 3, 12, 9, 0, 3 }, { 150, 2, 3, 24, 17, 0, 3 },
+    };
+    CR_DEVICE d = cr_open();
+
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t i = 0; i < DT_COUNT(cases); i++)
+            run_clamped(&d, kt_floats[t], &cases[i], i % 3 == 1, false);
+    run_clamped(&d, DT_F32, &cases[0], false, true);
 }
 
 DT_TEST(cuda_experts, wrong_ids_are_told_when_the_host_waits)

@@ -47,6 +47,90 @@ DT_TEST(cuda_experts_backward, gradients_are_those_of_the_cpu)
         }
 }
 
+/* --- clamped ---------------------------------------------------------------------------------- */
+
+enum { GATE_UP_BIAS = N_RESULTS + 2, DOWN_BIAS, N_CLAMPED_RESULTS = N_RESULTS + 2 };
+
+/* Multiples of 1/4: their products have exact sums, so that gate and up meet a limit on both sides
+ * or on none. */
+static void fill_coarse(dt_local *x, dt_dtype t, int n_axes, const int64_t *shape, uint32_t seed)
+{
+    *x = kt_filled(t, n_axes, shape, KT_UNIFORM, seed);
+    for (int64_t i = 0, n = kt_count(x); i < n; i++)
+        dti_store_f32(x->data, t, i, (float)round(4 * kt_get(x, i)) / 4);
+}
+
+static void fill_clamped(cr_case *c, dt_dtype t, const back_case *x, bool second)
+{
+    const int64_t rows[] = { x->tokens, x->d }, k_shape[] = { x->tokens, x->k };
+    const int64_t gate_up[] = { x->experts, 2 * x->f, x->d }, down[] = { x->experts, x->d, x->f };
+
+    fill_coarse(&c->in[DY], t, 2, rows, 7);
+    fill_coarse(&c->in[X], t, 2, rows, 1);
+    c->in[IDS] = kt_local(DT_I32, 2, k_shape);
+    fill_coarse(&c->in[WEIGHTS], t, 2, k_shape, 2);
+    fill_coarse(&c->in[GATE_UP], t, 3, gate_up, 3);
+    fill_coarse(&c->in[DOWN], t, 3, down, 4);
+    fill_coarse(&c->in[GATE_UP_BIAS], t, 2, gate_up, 5);
+    fill_coarse(&c->in[DOWN_BIAS], t, 2, down, 6);
+    c->in[GATE_UP].offset[0] = c->in[DOWN].offset[0] = x->first;
+    c->in[DOWN].offset[2] = second ? 5 : 0;
+    for (int64_t i = 0; i < x->tokens * x->k; i++)
+        ((int32_t *)c->in[IDS].data)[i] = (int32_t)((i / x->k * (i / x->k) + i % x->k) % x->all);
+}
+
+/* Result `which` of n_out, of which the first two are `out`. */
+static void run_clamped(const cr_device *d, dt_dtype t, const back_case *x, int which, int n_out,
+                        dt_dtype out)
+{
+    const dti_experts_clamped_backward_attr attr = { x->all, n_out == 2 ? 3 : 63, 0.75f, 1.702f };
+    const int64_t shapes[][3] = {
+        { x->tokens, x->d },        { x->tokens, x->k },      { x->experts, 2 * x->f, x->d },
+        { x->experts, x->d, x->f }, { x->experts, 2 * x->f }, { x->experts, x->d }
+    };
+    const double terms = (double)(which == DX         ? 2 * x->f * x->k
+                                  : which == DWEIGHTS ? x->f + x->d
+                                                      : x->tokens);
+    cr_case c = { .row = "experts_clamped_backward",
+                  .cpu = dti_experts_clamped_backward_cpu,
+                  .n_in = 8,
+                  .n_out = n_out,
+                  .which = which,
+                  .attr = &attr,
+                  .ulps = 2.0 };
+
+    fill_clamped(&c, t, x, x->f % 2 == 1);
+    for (int r = 0; r < n_out; r++) {
+        c.others[r] =
+            kt_local(r < DGATE_UP ? out : DT_F32, r == DGATE_UP || r == DDOWN ? 3 : 2, shapes[r]);
+        if (r == which) c.out = c.others[r];
+    }
+    kt_release(&c.others[which]);
+    c.out.data = NULL;
+    /* One rounding the other way of a term, each of which is below 2, what reaches it d / 4. */
+    c.slack = (1 + terms) * (1 + (double)x->d / 4) * (2 * kt_unit(t) + 0x1p-18);
+    cr_run(&c, d);
+}
+
+DT_TEST(cuda_experts_backward, of_clamped_ones_are_those_of_the_cpu)
+{
+    static const back_case cases[] = {
+        { 7, 2, 5, 12, 9, 0, 5 },  { 40, 2, 3, 20, 16, 0, 3 }, { 9, 3, 2, 12, 9, 3, 7 },
+        { 9, 2, 0, 12, 9, 7, 7 },  { 0, 2, 3, 12, 9, 0, 3 },   { 5, 2, 3, 12, 0, 0, 3 },
+        { 3, 1, 3, 300, 4, 0, 3 },
+    };
+    CR_DEVICE d = cr_open();
+
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t i = 0; i < DT_COUNT(cases); i++) {
+            for (int r = 0; r < N_CLAMPED_RESULTS; r++)
+                run_clamped(&d, kt_floats[t], &cases[i], r, N_CLAMPED_RESULTS,
+                            r < DGATE_UP ? DT_F32 : kt_floats[t]);
+            for (int r = 0; r < DGATE_UP; r++)
+                run_clamped(&d, kt_floats[t], &cases[i], r, 2, kt_floats[t]);
+        }
+}
+
 /* What is not wanted is left alone, and what is wanted does not depend on the rest. */
 DT_TEST(cuda_experts_backward, what_is_not_wanted_stays)
 {

@@ -84,6 +84,12 @@ DT_TEST(cuda_golden, deepseek_v3)
     check("deepseek_v3/base", "tp=2", DT_F32, 2);
 }
 
+DT_TEST(cuda_golden, gpt_oss)
+{
+    check("gpt_oss/uneven", "tp=2", DT_F32, 2);
+    check("gpt_oss/base", "tp=1", DT_BF16, 0);
+}
+
 /* What its layers carry lies on the device; two of its operators run on the CPU. */
 DT_TEST(cuda_golden, qwen3_next)
 {

@@ -147,13 +147,12 @@ void dti_clamp_row(const dti_experts_clamped_attr *clamp, dt_dtype dtype, const 
     const float limit = clamp->limit, alpha = clamp->alpha;
 
     for (int64_t i = 0; i < n; i++) {
-        const float gate =
-            fminf(dti_load_f32(gate_up, dtype, 2 * i) + dti_load_f32(bias, dtype, 2 * i), limit);
+        const float gate = dti_load_f32(gate_up, dtype, 2 * i) + dti_load_f32(bias, dtype, 2 * i);
         const float up =
             dti_load_f32(gate_up, dtype, 2 * i + 1) + dti_load_f32(bias, dtype, 2 * i + 1);
         const float within = fminf(fmaxf(up, -limit), limit) + 1.0f;
-        const float y_i = within * (gate / (1.0f + expf(-alpha * gate)));
-        dti_store_f32(y, dtype, i, isnan(gate + up) ? gate + up : y_i);
+        const float x = fminf(gate, limit), y_i = within * (x / (1.0f + expf(-alpha * x)));
+        dti_store_f32(y, dtype, i, isnan(gate) || isnan(up) ? gate + up : y_i);
     }
 }
 

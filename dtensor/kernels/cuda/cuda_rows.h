@@ -76,6 +76,7 @@
     ROW(route_ids_bias) \
     ROW(route_weights) \
     ROW(experts) \
+    ROW(experts_clamped) \
     ROW(slice) \
     ROW(blocks) \
     ROW(argmax_key) \
@@ -114,6 +115,7 @@
     ROW(index_select_backward) \
     ROW(route_weights_backward) \
     ROW(experts_backward) \
+    ROW(experts_clamped_backward) \
     ROW(rms_norm_backward) \
     ROW(rms_norm_1p_backward) \
     ROW(layer_norm_backward) \

@@ -11,8 +11,8 @@
 namespace
 {
 
-enum { DY, X, IDS, WEIGHTS, GATE_UP, DOWN }; /* operands */
-enum { DX, DWEIGHTS, DGATE_UP, DDOWN };      /* results */
+enum { DY, X, IDS, WEIGHTS, GATE_UP, DOWN, GATE_UP_BIAS };         /* operands, and down's bias */
+enum { DX, DWEIGHTS, DGATE_UP, DDOWN, DGATE_UP_BIAS, DDOWN_BIAS }; /* results */
 
 /* What a pass holds: a row for each slot, by expert. */
 template <typename T> struct buffers {
@@ -53,13 +53,29 @@ __global__ void gather_rows(pass p, const T *x, const T *dy, buffers<T> b, int64
     }
 }
 
+/* dweights[slot]: the sum of what the threads of a block have. */
+template <typename T>
+__device__ inline void store_along(float along, void *dweights, bool f32_out, int32_t slot)
+{
+    __shared__ float parts[WARPS];
+
+    along = dti_warp_sum(along);
+    if (threadIdx.x % DTI_WARP == 0) parts[threadIdx.x / DTI_WARP] = along;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (int w = 1; w < WARPS; w++) along += parts[w];
+    if (f32_out)
+        static_cast<float *>(dweights)[slot] = along;
+    else
+        dti_narrow(static_cast<T *>(dweights) + slot, along);
+}
+
 /* Gradients of gate and up in their place, weight times h, and v h, the gradient of the weight. A
  * block for each row. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     slope_rows(pass p, const T *weights, void *dweights, bool f32_out, buffers<T> b, int64_t f)
 {
-    __shared__ float parts[WARPS];
     const int64_t row = blockIdx.x;
     float along = 0.0f;
 
@@ -75,15 +91,53 @@ __global__ void __launch_bounds__(THREADS)
         dti_narrow(gate, weight * v * u * (soft * (1.0f + g * (1.0f - soft))));
         dti_narrow(up, weight * v * dti_silu(g));
     }
-    along = dti_warp_sum(along);
-    if (threadIdx.x % DTI_WARP == 0) parts[threadIdx.x / DTI_WARP] = along;
-    __syncthreads();
-    if (threadIdx.x != 0) return;
-    for (int w = 1; w < WARPS; w++) along += parts[w];
-    if (f32_out)
-        static_cast<float *>(dweights)[slot] = along;
-    else
-        dti_narrow(static_cast<T *>(dweights) + slot, along);
+    store_along<T>(along, dweights, f32_out, slot);
+}
+
+/* The same of experts that are clamped; a limit that is met passes. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    clamped_slope_rows(pass p, clamp<T> limits, const T *weights, void *dweights, bool f32_out,
+                       buffers<T> b, int64_t d, int64_t f)
+{
+    const int64_t row = blockIdx.x;
+    float along = 0.0f;
+
+    if (row >= *p.n_sorted) return;
+    const int32_t slot = p.sorted[row];
+    const int64_t e = p.ids[slot] - p.first;
+    const float weight = dti_widen(weights[slot]);
+    for (int64_t i = threadIdx.x; i < d && limits.down_bias != NULL; i += THREADS)
+        along += dti_widen(b.dy[row * d + i]) * dti_widen(limits.down_bias[e * d + i]);
+    for (int64_t i = threadIdx.x; i < f; i += THREADS) {
+        T *const both = b.h + 2 * (row * f + i);
+        const clamped y = clamp_pair(limits, both, limits.gate_up_bias + 2 * (e * f + i));
+        const float v = b.v[row * f + i], h = clamped_value<T>(y), dh = weight * v;
+        const float soft = 1.0f / y.soft;
+        const float slope = soft + limits.alpha * y.x * soft * (1.0f - soft);
+        along += v * h;
+        dti_narrow(b.up + row * f + i, weight * h);
+        dti_narrow(both, y.gate > limits.limit ? 0.0f : dh * y.within * slope);
+        dti_narrow(both + 1, fabsf(y.up) > limits.limit ? 0.0f : dh * y.x * soft);
+    }
+    store_along<T>(along, dweights, f32_out, slot);
+}
+
+/* y [n_experts, columns] = or += sums over the rows of an expert: of x, or of its slots' weights
+ * times x. A block for THREADS columns of an expert. */
+template <typename T>
+__global__ void add_rows(pass p, const T *x, const T *weights, float *y, int64_t columns)
+{
+    const int64_t e = blockIdx.y, i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    const int64_t begin = p.begins[e], end = begin + p.counts[e];
+
+    if (i >= columns) return;
+    float sum = p.first_token > 0 ? y[e * columns + i] : 0.0f;
+    for (int64_t row = begin; row < end; row++) {
+        const float at = dti_widen(x[row * columns + i]);
+        sum += weights != NULL ? dti_widen(weights[p.sorted[row]]) * at : at;
+    }
+    y[e * columns + i] = sum;
 }
 
 /* --- products --------------------------------------------------------------------------------- */
@@ -142,6 +196,15 @@ int start_sums(dti_cuda *c, const pass &p, const T *a, const T *b, void *y, int6
                       static_cast<float *>(y), m, n);
 }
 
+template <typename T>
+int start_add(dti_cuda *c, const pass &p, const T *x, const T *weights, void *y, int64_t columns)
+{
+    if (p.n_experts == 0 || columns == 0) return 0;
+    return DTI_LAUNCH(c, add_rows<T>,
+                      dim3((unsigned)((columns + THREADS - 1) / THREADS), (unsigned)p.n_experts),
+                      dim3(THREADS), 0, p, x, weights, static_cast<float *>(y), columns);
+}
+
 /* --- launching -------------------------------------------------------------------------------- */
 
 bool wants(const dt_kargs *a, int result)
@@ -159,10 +222,14 @@ template <typename T> char *from_row(const dt_local *y, int64_t begin, int64_t n
 
 /* What the way forward computed of the sorted rows, and what reaches it. */
 template <typename T>
-int run_again(dti_cuda *c, const dt_kargs *a, const pass &p, const buffers<T> &b, int64_t d,
-              int64_t f)
+int run_again(dti_cuda *c, const dt_kargs *a, const clamp<T> &limits, const pass &p,
+              const buffers<T> &b)
 {
+    const int64_t d = a->in[DOWN].shape[1], f = a->in[DOWN].shape[2];
     const int64_t begin = p.first_token, k = p.n_slots;
+    const T *const weights = static_cast<const T *>(a->in[WEIGHTS].data) + begin * k;
+    char *const dweights = from_row<T>(&a->out[DWEIGHTS], begin, k);
+    const bool f32_out = a->out[DWEIGHTS].dtype == DT_F32;
 
     if (DTI_LAUNCH(c, gather_rows<T>, dim3((unsigned)p.n), dim3(THREADS), 0, p,
                    static_cast<const T *>(a->in[X].data) + begin * d,
@@ -171,21 +238,39 @@ int run_again(dti_cuda *c, const dt_kargs *a, const pass &p, const buffers<T> &b
                        { b.x, a->in[GATE_UP].data, NULL, b.h, p.n, 2 * f, d, false, {} }) != 0 ||
         start_rows<T>(c, p, b.dy, a->in[DOWN].data, b.v, f, d) != 0)
         return -1;
-    return DTI_LAUNCH(c, slope_rows<T>, dim3((unsigned)p.n), dim3(THREADS), 0, p,
-                      static_cast<const T *>(a->in[WEIGHTS].data) + begin * k,
-                      from_row<T>(&a->out[DWEIGHTS], begin, k), a->out[DWEIGHTS].dtype == DT_F32, b,
-                      f);
+    if (limits.gate_up_bias != NULL)
+        return DTI_LAUNCH(c, clamped_slope_rows<T>, dim3((unsigned)p.n), dim3(THREADS), 0, p,
+                          limits, weights, dweights, f32_out, b, d, f);
+    return DTI_LAUNCH(c, slope_rows<T>, dim3((unsigned)p.n), dim3(THREADS), 0, p, weights, dweights,
+                      f32_out, b, f);
+}
+
+/* Gradients of biases. */
+template <typename T>
+int run_biases(dti_cuda *c, const dt_kargs *a, const pass &p, const buffers<T> &b, int64_t d,
+               int64_t f)
+{
+    const T *const weights =
+        static_cast<const T *>(a->in[WEIGHTS].data) + p.first_token * p.n_slots;
+
+    if (wants(a, DGATE_UP_BIAS) &&
+        start_add<T>(c, p, b.h, NULL, a->out[DGATE_UP_BIAS].data, 2 * f) != 0)
+        return -1;
+    if (!wants(a, DDOWN_BIAS)) return 0;
+    return start_add<T>(c, p, b.dy, weights, a->out[DDOWN_BIAS].data, d);
 }
 
 /* n_tokens of them from p.first_token on. */
-template <typename T> int run_pass(dti_cuda *c, const dt_kargs *a, pass p, int64_t n_tokens)
+template <typename T>
+int run_pass(dti_cuda *c, const dt_kargs *a, const clamp<T> &limits, pass p, int64_t n_tokens)
 {
     const int64_t d = a->in[DOWN].shape[1], f = a->in[DOWN].shape[2];
     buffers<T> b;
 
     if (take_scratch(c, take_all<T>, &p, d, f, &b) != 0) return -1;
     if (sort_slots(c, p) != 0) return -1;
-    if (has_rows(p) && run_again<T>(c, a, p, b, d, f) != 0) return -1;
+    if (has_rows(p) && run_again<T>(c, a, limits, p, b) != 0) return -1;
+    if (limits.gate_up_bias != NULL && run_biases<T>(c, a, p, b, d, f) != 0) return -1;
     if (wants(a, DGATE_UP) && start_sums<T>(c, p, b.h, b.x, a->out[DGATE_UP].data, 2 * f, d) != 0)
         return -1;
     if (wants(a, DDOWN) && start_sums<T>(c, p, b.dy, b.up, a->out[DDOWN].data, d, f) != 0)
@@ -193,38 +278,51 @@ template <typename T> int run_pass(dti_cuda *c, const dt_kargs *a, pass p, int64
     if (!wants(a, DX) || n_tokens == 0 || d == 0) return 0;
     if (start_rows<T>(c, p, b.h, a->in[GATE_UP].data, b.z, d, 2 * f) != 0) return -1;
     return DTI_LAUNCH(c, add_slots<T>, dim3((unsigned)n_tokens), dim3(THREADS), 0, p, b.z,
-                      static_cast<const T *>(NULL), from_row<T>(&a->out[DX], p.first_token, d),
-                      a->out[DX].dtype == DT_F32, d);
+                      static_cast<const T *>(NULL), static_cast<const T *>(NULL),
+                      from_row<T>(&a->out[DX], p.first_token, d), a->out[DX].dtype == DT_F32, d);
 }
 
-template <typename T> int run_all(dti_cuda *c, const dt_kargs *a)
+template <typename T> int run_all(dti_cuda *c, const dt_kargs *a, bool clamps)
 {
     const dti_experts_backward_attr *attr = static_cast<const dti_experts_backward_attr *>(a->attr);
     const dt_local *ids = &a->in[IDS], *dweights = &a->out[DWEIGHTS];
     const int64_t d = a->in[DOWN].shape[1], f = a->in[DOWN].shape[2];
     const int64_t slot = (2 * d + 3 * f) * (int64_t)sizeof(T) + (d + f) * (int64_t)sizeof(float);
     const size_t n_bytes = (size_t)dti_cuda_count(dweights) * dti_cuda_dtype_bytes(dweights->dtype);
+    clamp<T> limits = {};
 
+    if (clamps)
+        limits = clamp_of<T, dti_experts_clamped_backward_attr>(a, GATE_UP_BIAS, &a->in[DOWN]);
     if (n_bytes > 0 && dti_cuda_check(cudaMemsetAsync(dweights->data, 0, n_bytes, c->stream),
                                       "experts_backward") != 0)
         return -1;
     return run_passes(c, ids, &a->in[GATE_UP], attr->n_experts, ids->shape[ids->n_axes - 1] * slot,
-                      [&](const pass &p, int64_t n) { return run_pass<T>(c, a, p, n); });
+                      [&](const pass &p, int64_t n) { return run_pass<T>(c, a, limits, p, n); });
+}
+
+int run(dti_cuda *c, const dt_kargs *a, const char *op, bool clamps)
+{
+    if (check_experts(op, a, X) != 0) return -1;
+    switch (a->in[X].dtype) {
+    case DT_F32:
+        return run_all<float>(c, a, clamps);
+    case DT_BF16:
+        return run_all<dti_bf16>(c, a, clamps);
+    case DT_F16:
+        return run_all<dti_f16>(c, a, clamps);
+    default:
+        return dti_refuse_dtype(op, a->in[X].dtype);
+    }
 }
 
 } // namespace
 
 extern "C" int dti_experts_backward_cuda(dti_cuda *c, const dt_kargs *a)
 {
-    if (check_experts("experts_backward", a, X) != 0) return -1;
-    switch (a->in[X].dtype) {
-    case DT_F32:
-        return run_all<float>(c, a);
-    case DT_BF16:
-        return run_all<dti_bf16>(c, a);
-    case DT_F16:
-        return run_all<dti_f16>(c, a);
-    default:
-        return dti_refuse_dtype("experts_backward", a->in[X].dtype);
-    }
+    return run(c, a, "experts_backward", false);
+}
+
+extern "C" int dti_experts_clamped_backward_cuda(dti_cuda *c, const dt_kargs *a)
+{
+    return run(c, a, "experts_clamped_backward", true);
 }

@@ -151,10 +151,11 @@ __device__ inline int32_t next_slot(const int32_t *places, int32_t n_slots, int3
 enum { EACH = 8 }; /* columns of a token in a thread at a time */
 
 /* y[t] = sum over t's slots of weight times z, or of z alone, in the order of experts, which is
- * that of places; rounds once. A block for each token. */
+ * that of places; rounds once. bias [n_experts, d] is added to z before; NULL: there is none. A
+ * block for each token. */
 template <typename T>
-__global__ void add_slots(pass p, const float *z, const T *weights, void *y, bool f32_out,
-                          int64_t d)
+__global__ void add_slots(pass p, const float *z, const T *bias, const T *weights, void *y,
+                          bool f32_out, int64_t d)
 {
     const int64_t t = blockIdx.x;
     const int32_t *const places = p.places + t * p.n_slots;
@@ -165,9 +166,14 @@ __global__ void add_slots(pass p, const float *z, const T *weights, void *y, boo
         for (; slot >= 0; slot = next_slot(places, p.n_slots, places[slot])) {
             const float weight = weights != NULL ? dti_widen(weights[t * p.n_slots + slot]) : 1.0f;
             const float *const row = z + places[slot] * d;
+            const int64_t e = p.ids[t * p.n_slots + slot] - p.first;
             DTI_UNROLL
-            for (int i = 0; i < EACH; i++)
-                if (base + i * THREADS < d) sums[i] += weight * row[base + i * THREADS];
+            for (int i = 0; i < EACH; i++) {
+                const int64_t at = base + i * THREADS;
+                if (at >= d) break;
+                sums[i] +=
+                    weight * (bias != NULL ? row[at] + dti_widen(bias[e * d + at]) : row[at]);
+            }
         }
         DTI_UNROLL
         for (int i = 0; i < EACH; i++) {
@@ -185,6 +191,50 @@ __global__ void add_slots(pass p, const float *z, const T *weights, void *y, boo
 template <typename T> __device__ inline float gated(float gate, float up)
 {
     return dti_rounded<T>(dti_rounded<T>(dti_silu(gate)) * up);
+}
+
+/* Of experts that are clamped, all of the model's dtype; others have no gate_up_bias. */
+template <typename T> struct clamp {
+    const T *gate_up_bias, *down_bias; /* [n_experts, 2 f], [n_experts, d] or NULL */
+    float limit, alpha;
+};
+
+/* The biases are operands `first` and the next one; of down's operand, which of ranks that share an
+ * expert the first adds to. */
+template <typename T, typename A>
+clamp<T> clamp_of(const dt_kargs *a, int first, const dt_local *down)
+{
+    const A *const attr = static_cast<const A *>(a->attr);
+    const T *const bias = static_cast<const T *>(a->in[first + 1].data);
+
+    return clamp<T>{ static_cast<const T *>(a->in[first].data), down->offset[2] == 0 ? bias : NULL,
+                     attr->limit, attr->alpha };
+}
+
+/* Gate and up with their biases: limited, and what comes of them before it rounds. */
+struct clamped {
+    float gate, up; /* as they were */
+    float x, within, soft;
+};
+
+template <typename T>
+__device__ inline clamped clamp_pair(const clamp<T> &c, const T *h, const T *bias)
+{
+    clamped y;
+
+    y.gate = dti_widen(h[0]) + dti_widen(bias[0]);
+    y.up = dti_widen(h[1]) + dti_widen(bias[1]);
+    y.x = fminf(y.gate, c.limit);
+    y.within = fminf(fmaxf(y.up, -c.limit), c.limit) + 1.0f;
+    y.soft = 1.0f + dti_exp(-c.alpha * y.x);
+    return y;
+}
+
+template <typename T> __device__ inline float clamped_value(const clamped &y)
+{
+    const bool lost = y.gate != y.gate || y.up != y.up; /* a NaN that limits drop */
+
+    return dti_rounded<T>(lost ? y.gate + y.up : y.within * (y.x / y.soft));
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
