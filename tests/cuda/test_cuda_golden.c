@@ -86,14 +86,16 @@ DT_TEST(cuda_golden, deepseek_v3)
 
 DT_TEST(cuda_golden, gpt_oss)
 {
+    check("gpt_oss/uneven", "tp=1", DT_F32, 6);
     check("gpt_oss/uneven", "tp=2", DT_F32, 2);
     check("gpt_oss/base", "tp=1", DT_BF16, 0);
 }
 
-/* What its layers carry lies on the device; two of its operators run on the CPU. */
+/* What its layers carry lies on the device. */
 DT_TEST(cuda_golden, qwen3_next)
 {
     check("qwen3_next/base", "tp=1", DT_BF16, 0);
+    check("qwen3_next/base", "tp=1", DT_F32, 6);
     check("qwen3_next/uneven", "tp=2", DT_F32, 3);
 }
 

@@ -77,6 +77,8 @@
     ROW(route_weights) \
     ROW(experts) \
     ROW(experts_clamped) \
+    ROW(causal_conv) \
+    ROW(gated_delta) \
     ROW(slice) \
     ROW(blocks) \
     ROW(argmax_key) \
