@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear attention on a device beside the CPU's kernels: results, what they leave for later tokens. */
+ * Linear attention on a device beside the CPU's kernels: results, what they leave for later tokens,
+ * gradients. */
 #include "tests/cuda/rows.h"
 
 typedef struct conv_case {
@@ -131,4 +132,75 @@ DT_TEST(cuda_delta, heads_that_are_too_wide_are_refused)
     memcpy(in[2].shape, (const int64_t[]){ 1, 1, 1, 1, 8 }, 5 * sizeof(int64_t));
     DT_ASSERT_CUDA_FAILS(d.m, dt_test_cuda_row(d.m, "gated_delta")(d.c, &args),
                          "heads of 7000 and 8 columns");
+}
+
+/* --- gradients -------------------------------------------------------------------------------- */
+
+static void run_conv_back(const cr_device *d, dt_dtype t, const conv_case *x, int which)
+{
+    const int64_t tokens[] = { x->batch, x->tokens, x->channels },
+                  taps[] = { x->channels, x->taps };
+    const int64_t window[] = { x->batch, x->taps - 1, x->channels };
+    const dt_local results[] = { result(t, 3, tokens), result(t, 3, window),
+                                 result(DT_F32, 2, taps) };
+    const int64_t terms = which == 2 ? x->batch * x->tokens : x->taps + 1;
+    cr_case c = { .row = "causal_conv_backward",
+                  .cpu = dti_causal_conv_backward_cpu,
+                  .n_in = 5,
+                  .n_out = 3,
+                  .which = which,
+                  .skew = x->batch % 2,
+                  .ulps = 1.0,
+                  .slack = (double)terms * 0x1p-22 };
+
+    c.in[0] = kt_filled(t, 3, tokens, KT_UNIFORM, 7);
+    c.in[1] = kt_filled(t, 3, window, KT_UNIFORM, 8);
+    c.in[2] = kt_filled(t, 3, tokens, KT_UNIFORM, 1);
+    c.in[3] = kt_filled(t, 3, window, KT_UNIFORM, 2);
+    c.in[4] = kt_filled(t, 2, taps, KT_UNIFORM, 3);
+    run(&c, d, results);
+}
+
+DT_TEST(cuda_delta, gradients_of_convolutions_are_those_of_the_cpu)
+{
+    CR_DEVICE d = cr_open();
+
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t i = 0; i < DT_COUNT(convs); i++)
+            for (int which = 0; which < 3; which++)
+                run_conv_back(&d, kt_floats[t], &convs[i], which);
+}
+
+/* Terms are below 4: what is remembered and what reaches it, by sums over columns or rows. */
+static void run_delta_back(const cr_device *d, dt_dtype t, const delta_case *x, int which)
+{
+    const int64_t values[] = { x->batch, x->tokens, x->heads, x->group, x->value };
+    const int64_t state[] = { x->batch, x->heads, x->group, x->width, x->value };
+    const int64_t keys[] = { x->batch, x->tokens, x->heads, 2 * x->width };
+    const int64_t gates[] = { x->batch, x->tokens, x->heads, 2 * x->group };
+    const dt_local results[] = { result(t, 4, keys), result(t, 5, values), result(DT_F32, 4, gates),
+                                 result(DT_F32, 5, state) };
+    cr_case c = { .row = "gated_delta_backward",
+                  .cpu = dti_gated_delta_backward_cpu,
+                  .n_in = 8,
+                  .n_out = 4,
+                  .which = which,
+                  .skew = x->batch % 2,
+                  .ulps = 1.0,
+                  .slack = (double)(x->width + x->value) * (double)(1 + x->tokens) * 0x1p-21 };
+
+    c.in[0] = kt_filled(t, 5, values, KT_UNIFORM, 7);
+    c.in[1] = kt_filled(DT_F32, 5, state, KT_UNIFORM, 8);
+    fill_delta(c.in + 2, t, x);
+    run(&c, d, results);
+}
+
+DT_TEST(cuda_delta, gradients_of_delta_rules_are_those_of_the_cpu)
+{
+    CR_DEVICE d = cr_open();
+
+    for (size_t t = 0; t < DT_COUNT(kt_floats); t++)
+        for (size_t i = 0; i < DT_COUNT(deltas); i++)
+            for (int which = 0; which < 4; which++)
+                run_delta_back(&d, kt_floats[t], &deltas[i], which);
 }

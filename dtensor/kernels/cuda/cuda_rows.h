@@ -118,6 +118,8 @@
     ROW(route_weights_backward) \
     ROW(experts_backward) \
     ROW(experts_clamped_backward) \
+    ROW(causal_conv_backward) \
+    ROW(gated_delta_backward) \
     ROW(rms_norm_backward) \
     ROW(rms_norm_1p_backward) \
     ROW(layer_norm_backward) \
