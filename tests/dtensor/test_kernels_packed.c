@@ -139,7 +139,7 @@ DT_TEST(kernels_packed, activations_that_16_bits_hold_are_exact)
 /* One output of codes 255 and x of one number, with zero point z. */
 static float product_of(dti_cpu *cpu, float x, uint8_t z, int64_t m, float other)
 {
-    enum { K = 256, ROWS = 4 };
+    enum { K = 256, ROWS = 30 };
     static const dti_packed_attr attr = { DT_F32, 8, 128 };
     uint16_t xs[ROWS * K];
     uint8_t codes[K], zeros[2] = { z, z };
@@ -165,7 +165,7 @@ DT_TEST(kernels_packed, largest_sums_and_numbers_that_are_none)
 
     DT_ASSERT_OK(dti_pool_create(1, false, NULL, NULL, &pool));
     DT_ASSERT_OK(dti_cpu_create(dti_isa_detect(), pool, &cpu));
-    for (int64_t m = 1; m <= 4; m++) {
+    for (int64_t m = 1; m <= 30; m += m < 4 ? 1 : 26) { /* these loops, and that of many rows */
         for (int sign = -1; sign <= 1; sign += 2) {
             const float s = (float)sign;
             DT_ASSERT(product_of(cpu, s * ones, 0, m, s * ones) == s * ones * 255 * 256);
@@ -209,8 +209,21 @@ DT_TEST(kernels_packed, more_outputs_and_rows_than_one_block)
     run_packed((packed_shape){ 515, 64, 3, 32, 4, false, false, KT_UNIFORM }, DT_F32, DT_F32);
 }
 
+/* Scales and x from zero to the largest whose products are floats. */
+static void spread(kt_case *c)
+{
+    const int64_t scales = dti_local_count(&c->in[2]), xs = dti_local_count(&c->in[0]);
+    const float huge = c->in[0].dtype == DT_F16 ? 0x1p10f : 0x1p100f;
+
+    for (int64_t i = 0; i < scales; i++)
+        if (i % 7 > 3)
+            dti_store_f32(c->in[2].data, c->in[2].dtype, i, i % 7 == 4 ? 0.0f : 1 / huge);
+    for (int64_t i = 0; i < xs; i += 301)
+        dti_store_f32(c->in[0].data, c->in[0].dtype, i, i % 2 == 0 ? huge : 1 / huge);
+}
+
 /* One row, and the same row among others. */
-static void compare_alone(const packed_shape *s, dt_dtype dtype, dti_isa isa)
+static void compare_alone(const packed_shape *s, dt_dtype dtype, dti_isa isa, bool spreads)
 {
     const dti_packed_attr attr = { DT_F32, s->bits, s->group };
     const dt_kernel kernel = s->floats ? dti_linear_e4m3_cpu : dti_linear_packed_cpu;
@@ -221,6 +234,7 @@ static void compare_alone(const packed_shape *s, dt_dtype dtype, dti_isa isa)
     dt_local x, y;
 
     fill_packed(&c, s, dtype, DT_F32);
+    if (spreads) spread(&c);
     x = c.in[0];
     DT_ASSERT_OK(dti_alloc_array((size_t)(s->m * s->n), sizeof *all, (void **)&all));
     DT_ASSERT_OK(dti_alloc_array((size_t)s->n, sizeof *one, (void **)&one));
@@ -250,11 +264,11 @@ DT_TEST(kernels_packed, a_row_has_the_same_bits_alone_and_among_others)
     for (int isa = 0; isa <= (int)dti_isa_detect(); isa++)
         for (size_t k = 0; k < DT_COUNT(inputs); k++)
             for (int t = 0; t < 6; t++) /* of codes, twice; dtypes */
-                for (int64_t m = 2; m <= 23; m += 7) {
+                for (int64_t m = 2; m <= 37; m += 7) {
                     const packed_shape s = {
                         m,      inputs[k][0], 11, inputs[k][1], t < 2 ? 4 : 8, m % 2 == 0 && t < 4,
                         t >= 4, KT_MIXED
                     };
-                    compare_alone(&s, kt_floats[t % 2], (dti_isa)isa);
+                    compare_alone(&s, kt_floats[t % 2], (dti_isa)isa, m == 16 || m == 37);
                 }
 }

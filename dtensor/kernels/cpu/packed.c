@@ -19,9 +19,14 @@
 /* Rows of a block; outputs of a chunk, a multiple of a tile's, where rows are many. */
 enum { MAX_ROWS = 512, CHUNK = 64 };
 
-/* Bytes of the x of a group; of the codes of a chunk of few rows; how early a stream of codes is
- * called. */
-enum { GROUP_BYTES = 400 << 10, CHUNK_BYTES = 256 << 10, LEAD = 16 << 10 };
+/* Bytes of the x of a group; where codes are turned for each, which is more of a burden than x
+ * beyond level 2; of the codes of a chunk of few rows; how early a stream of codes is called. */
+enum {
+    GROUP_BYTES = 400 << 10,
+    TURNED_GROUP_BYTES = 600 << 10,
+    CHUNK_BYTES = 256 << 10,
+    LEAD = 16 << 10
+};
 
 typedef struct packed_job {
     const dti_packed_ops *ops;
@@ -247,13 +252,14 @@ static void cut(packed_job *j, int64_t max_tiles, int n_workers)
 {
     const int64_t outputs = j->ops->outputs, row_bytes = j->l.n_in * j->form.bits / 8;
     const int64_t fair = dti_divide_up(dti_divide_up(j->l.n_out, 4 * (int64_t)n_workers), outputs);
+    const int64_t group = j->ops->keeps ? TURNED_GROUP_BYTES : GROUP_BYTES;
     const int64_t wide = max_tiles > 1 ? CHUNK : dti_min(CHUNK_BYTES / (row_bytes + 1), 4 * CHUNK);
 
     j->depth = max_tiles > 1 ? j->ops->depth : j->ops->keeps ? 8 * j->ops->depth : j->l.n_in;
     j->depth = dti_max(dti_min(j->l.n_in, j->depth), 1);
     j->n_depths = dti_max(dti_divide_up(j->l.n_in, j->depth), 1);
     j->slot_bytes = j->ops->rows * j->ops->row_bytes(&j->form, j->depth);
-    j->max_part = dti_min(max_tiles, dti_divide_up(GROUP_BYTES, j->slot_bytes + 1));
+    j->max_part = dti_min(max_tiles, dti_divide_up(group, j->slot_bytes + 1));
     j->chunk = dti_min(fair, dti_max(wide / outputs, 1)) * outputs;
     j->n_chunks = dti_divide_up(j->l.n_out, j->chunk);
 }

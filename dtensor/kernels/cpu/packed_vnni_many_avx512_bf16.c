@@ -4,35 +4,55 @@
  * zero points become whole numbers of 16 bits for that once, for all tiles of rows, turned, with
  * their scales. One dot product of pairs does what two of bytes do, one for each half of x, and
  * leaves nothing to be done to codes and sums between. What codes become has room in level 2 alone,
- * so one tile or two are better off with packed_vnni_rows. */
+ * so one tile or two are better off with packed_vnni_rows.
+ *
+ * A group's sum times t s: multiplications take the pipes of dot products, and t is a power of two,
+ * so where exponents allow it t goes to that of s by an addition of whole numbers. */
 #include "dtensor/kernels/cpu/packed_vnni.h"
 #include "dtensor/kernels/cpu/transpose_avx512.h"
 
 #include <string.h>
 
-/* Rows and vectors of outputs, whose sums fill the registers; pairs of a vector of x. */
-enum { R_MAX = 12, V = 2, PAIRS = 16 };
+/* Rows of a tile; rows and vectors of outputs whose sums of a group, and of groups, fill the
+ * registers; pairs of a vector of x. */
+enum { TILE_ROWS = 12, R_MAX = TILE_ROWS / 2, V = 2, PAIRS = 16 };
 
-/* What a tile keeps: pairs of codes, those of all outputs together, then scales. */
+/* Exponents of floats, as their bits have them. */
+typedef struct exponents {
+    uint32_t least, most;
+} exponents;
+
+/* What a tile keeps: pairs of codes, those of all outputs together, then scales and which there
+ * are. */
 typedef struct kept {
     char *codes;   /* [depth / 2, V * 64] */
     float *scales; /* [groups, V * 16] */
+    exponents *of; /* scales */
 } kept;
 
 static kept kept_of(const dti_packed_tile *t)
 {
-    char *codes = t->keep;
+    char *codes = t->keep, *scales = codes + t->depth / 2 * V * 64;
 
-    return (kept){ codes, (float *)(void *)(codes + t->depth / 2 * V * 64) };
+    return (kept){ codes, (float *)(void *)scales,
+                   (exponents *)(void *)(scales + t->depth / t->form.group * V * 64) };
 }
 
 /* --- x ---------------------------------------------------------------------------------------- */
 
 /* Inputs as whole numbers in the order of pairs of codes, 32 to a vector; then the units of groups,
- * 16 to a vector. */
+ * 16 to a vector, and which exponents these have. What a tile keeps has room in as many bytes for
+ * each output. */
 static int64_t row_bytes(const dti_packed_form *f, int64_t depth)
 {
-    return (depth + 31) / 32 * 64 + (depth / f->group + 15) / 16 * 64;
+    return (depth + 31) / 32 * 64 + (depth / f->group + 15) / 16 * 64 + 64;
+}
+
+static exponents with_exponent(exponents e, uint32_t float_bits)
+{
+    const uint32_t one = float_bits >> 23 & 255;
+
+    return (exponents){ one < e.least ? one : e.least, one > e.most ? one : e.most };
 }
 
 /* Pairs that a word of codes becomes: (0, 4), (1, 5), (2, 6), (3, 7) of halves of bytes, (0, 2),
@@ -54,12 +74,14 @@ static void pack(void *to_, int64_t step, const void *x_, const dti_packed_form 
     const uint16_t *x = x_;
     char *to = to_, *units = to + (depth + 31) / 32 * step;
     int16_t fixed[DTI_PACKED_GROUP];
+    exponents of_units = { 255, 0 };
 
     memset(to + depth / 32 * step, 0, 64); /* of a depth that is no whole vectors */
     for (int64_t i = 0, g = 0; i < depth; i += f->group, g++) {
+        char *unit = units + g / 16 * step + g % 16 * 4;
         int32_t sum;
-        dti_packed_vnni_fix(fixed, x + i, f->group, &sum,
-                            (float *)(void *)(units + g / 16 * step) + g % 16);
+        dti_packed_vnni_fix(fixed, x + i, f->group, &sum, (float *)(void *)unit);
+        of_units = with_exponent(of_units, *(const uint32_t *)(const void *)unit);
         if (f->group == 16) {
             const __m512i v =
                 _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)fixed));
@@ -71,6 +93,7 @@ static void pack(void *to_, int64_t step, const void *x_, const dti_packed_form 
             _mm512_store_si512(to + (i + k) / 32 * step,
                                in_pairs(_mm512_loadu_si512(fixed + k), f->bits));
     }
+    memcpy(units + (depth / f->group + 15) / 16 * step, &of_units, sizeof of_units);
 }
 
 /* --- codes ------------------------------------------------------------------------------------ */
@@ -91,13 +114,22 @@ static inline void load_words(const dti_packed_tile *t, const float *from, int v
 static void turn_scales(const dti_packed_tile *t, const kept *k, int v)
 {
     const int64_t groups = t->depth / t->form.group;
+    const __m512i all = _mm512_set1_epi32(0x7f800000);
+    __m512i least = all, most = _mm512_setzero_si512();
 
     for (int64_t g = 0; g < groups; g += 16) {
         const int n = groups - g < 16 ? (int)(groups - g) : 16;
         __m512i w[16];
         load_words(t, t->scales + g, v, n, w);
-        for (int i = 0; i < n; i++) _mm512_store_si512(k->scales + ((g + i) * V + v) * 16, w[i]);
+        for (int i = 0; i < n; i++) {
+            _mm512_store_si512(k->scales + ((g + i) * V + v) * 16, w[i]);
+            least = _mm512_min_epu32(least, _mm512_and_si512(w[i], all));
+            most = _mm512_max_epu32(most, _mm512_and_si512(w[i], all));
+        }
     }
+    if (v == 0) *k->of = (exponents){ 255, 0 };
+    *k->of = with_exponent(*k->of, _mm512_reduce_min_epu32(least));
+    *k->of = with_exponent(*k->of, _mm512_reduce_max_epu32(most));
 }
 
 /* Pairs of a word of codes less z, which stands in both halves. */
@@ -168,11 +200,13 @@ static void turn(const dti_packed_tile *t, const kept *k)
 
 /* --- products --------------------------------------------------------------------------------- */
 
-/* Pairs of codes at p, n of them in a vector of x. */
-static inline __attribute__((always_inline)) void add_pairs(__m512i sum[R_MAX][V], const char *p,
-                                                            const char *x, int n, const int R)
+/* Pairs of codes at p, n of them in a vector of x; returns those behind them. */
+static inline __attribute__((always_inline)) const char *
+add_pairs(__m512i sum[R_MAX][V], const char *p, const char *x, int n, const int R)
 {
-    _Pragma("GCC unroll 1") for (int i = 0; i < n; i++, p += (ptrdiff_t)V * 64, x += 4)
+    const char *end = p + (ptrdiff_t)n * V * 64;
+
+    _Pragma("GCC unroll 1") for (; p != end; p += (ptrdiff_t)V * 64, x += 4)
     {
         __m512i u[V];
         __asm__("" : "+r"(x)); /* one register for all rows */
@@ -186,78 +220,132 @@ static inline __attribute__((always_inline)) void add_pairs(__m512i sum[R_MAX][V
             for (int v = 0; v < V; v++) sum[r][v] = dti_dot_pairs(sum[r][v], u[v], one);
         }
     }
+    return p;
 }
 
-/* What the sums of group g come to. */
-static inline __attribute__((always_inline)) void add_scaled(const dti_packed_tile *t,
-                                                             const kept *k, __m512i sum[R_MAX][V],
-                                                             int64_t g, const char *units,
-                                                             const int R)
+/* Whether no t s of a tile is too large or too small for a float, nor is t times a sum, which is
+ * below 2^30: the same bits then, whichever comes first. */
+static bool exponents_add(const dti_packed_tile *t, const kept *k)
 {
-    float *to = t->lanes + g % 4 * R * V * 16;
+    const int64_t units = (t->depth + 31) / 32 + (t->depth / t->form.group + 15) / 16;
+    exponents of_units = { 255, 0 }, one;
+
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        memcpy(&one, (const char *)t->x + (units * t->n_rows + r) * 64, sizeof one);
+        of_units.least = one.least < of_units.least ? one.least : of_units.least;
+        of_units.most = one.most > of_units.most ? one.most : of_units.most;
+    }
+    return k->of->least > 0 && of_units.most < 254 - 30 && k->of->least + of_units.least > 127 &&
+           k->of->most + of_units.most < 127 + 255;
+}
+
+/* What the sums of a group come to. */
+static inline __attribute__((always_inline)) void add_scaled(__m512 total[R_MAX][V],
+                                                             __m512i sum[R_MAX][V],
+                                                             const float *scales, const char *units,
+                                                             const int R, const bool adds)
+{
+    const __m512i one = _mm512_castps_si512(_mm512_set1_ps(1.0f));
+    __m512i s[V];
 
     UNROLL
+    for (int v = 0; v < V; v++) {
+        s[v] = _mm512_load_si512(scales + (ptrdiff_t)v * 16);
+        if (adds) s[v] = _mm512_sub_epi32(s[v], one);
+    }
+    UNROLL
     for (int r = 0; r < R; r++) {
-        const __m512 unit =
-            _mm512_set1_ps(*(const float *)(const void *)(units + (ptrdiff_t)r * 64));
+        const __m512i unit =
+            _mm512_set1_epi32(*(const int32_t *)(const void *)(units + (ptrdiff_t)r * 64));
         UNROLL
-        for (int v = 0; v < V; v++, to += 16)
-            _mm512_store_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][v]) * unit,
-                                                _mm512_load_ps(k->scales + (g * V + v) * 16),
-                                                _mm512_load_ps(to)));
+        for (int v = 0; v < V; v++) {
+            const __m512 y = _mm512_cvtepi32_ps(sum[r][v]);
+            total[r][v] =
+                adds ? _mm512_fmadd_ps(y, _mm512_castsi512_ps(_mm512_add_epi32(s[v], unit)),
+                                       total[r][v])
+                     : _mm512_fmadd_ps(_mm512_mul_ps(y, _mm512_castsi512_ps(unit)),
+                                       _mm512_castsi512_ps(s[v]), total[r][v]);
+        }
     }
 }
 
+/* Rows of a tile from row `first` on: every fourth group, from group g on. Sums stay in registers;
+ * storing them for each group would cost a tenth of all time. */
 static inline __attribute__((always_inline)) void rows(const dti_packed_tile *t, const kept *k,
-                                                       const int R)
+                                                       int64_t first, int64_t g, const int R,
+                                                       const bool adds)
 {
-    const int64_t group = t->form.group, groups = t->depth / group, step = R * 64;
-    const char *units = (const char *)t->x + (t->depth + 31) / 32 * step;
-    const int n = group < 32 ? (int)group / 2 : PAIRS;
+    const int64_t group = t->form.group, groups = t->depth / group, step = t->n_rows * 64;
+    const int64_t skipped = 3 * group * V * 32, next = group / 8 * step;
+    const int n = group < 32 ? (int)group / 2 : PAIRS, vectors = (int)group / (2 * n);
+    const char *p = k->codes + g * group * V * 32;
+    const char *x = (const char *)t->x + first * 64 + g * group / 32 * step + g * group % 32 * 2;
+    const char *units = (const char *)t->x + first * 64 + (t->depth + 31) / 32 * step + g * 4;
+    const float *scales = k->scales + g * V * 16;
+    float *lanes = t->lanes + (g * t->n_rows + first) * V * 16;
+    __m512 total[R_MAX][V];
 
-    if (t->begins) memset(t->lanes, 0, (size_t)(4 * R * V) * 64);
-    for (int64_t g = 0; g < groups; g++) {
-        const char *p = k->codes + g * group / 2 * V * 64;
+    UNROLL
+    for (int e = 0; e < R * V; e++)
+        total[e / V][e % V] =
+            t->begins ? _mm512_setzero_ps() : _mm512_load_ps(lanes + (ptrdiff_t)e * 16);
+    for (; g < groups; g += 4, p += skipped, x += next, scales += (ptrdiff_t)4 * V * 16) {
+        const char *of = x;
         __m512i sum[R_MAX][V];
         UNROLL
         for (int e = 0; e < R * V; e++) sum[e / V][e % V] = _mm512_setzero_si512();
-        _Pragma("GCC unroll 1") for (int64_t i = 0; i < group; i += 2 * n) add_pairs(
-            sum, p + i / 2 * V * 64,
-            (const char *)t->x + (g * group + i) / 32 * step + (g * group + i) % 32 * 2, n, R);
-        add_scaled(t, k, sum, g, units + g / 16 * step + g % 16 * 4, R);
+        _Pragma("GCC unroll 1") for (int i = vectors; i > 0; i--, of += step) p =
+            add_pairs(sum, p, of, n, R);
+        add_scaled(total, sum, scales, units, R, adds);
+        units += g % 16 < 12 ? 16 : step - 48;
     }
-    for (int e = 0; e < R * V && t->ends; e++) {
-        const float *from = t->lanes + (ptrdiff_t)e * 16;
-        const int64_t next = R * V * 16;
-        const __m512 a = _mm512_load_ps(from) + _mm512_load_ps(from + next);
-        const __m512 b = _mm512_load_ps(from + 2 * next) + _mm512_load_ps(from + 3 * next);
-        _mm512_storeu_ps(t->y + e / V * t->y_stride + (ptrdiff_t)(e % V) * 16, a + b);
-    }
+    UNROLL
+    for (int e = 0; e < R * V; e++) _mm512_store_ps(lanes + (ptrdiff_t)e * 16, total[e / V][e % V]);
 }
 
-static void multiply(const dti_packed_tile *t)
+static void some_rows(const dti_packed_tile *t, const kept *k, int64_t first, int64_t n, int64_t g,
+                      bool adds)
 {
-    const kept k = kept_of(t);
-
-    if (!t->kept) turn(t, &k);
-    switch (t->n_rows) { /* of several tiles at least R_MAX / 2 each */
-#define ROWS(R)         \
-    case R:             \
-        rows(t, &k, R); \
+    switch (2 * n + adds) {
+#define ROWS(R)                         \
+    case 2 * R:                         \
+        rows(t, k, first, g, R, false); \
+        break;                          \
+    case 2 * R + 1:                     \
+        rows(t, k, first, g, R, true);  \
         break;
+        ROWS(2)
+        ROWS(3)
+        ROWS(4)
         ROWS(5)
         ROWS(6)
-        ROWS(7)
-        ROWS(8)
-        ROWS(9)
-        ROWS(10)
-        ROWS(11)
-        ROWS(12)
 #undef ROWS
     }
 }
 
-const dti_packed_ops dti_packed_vnni_many = { .rows = R_MAX,
+/* Codes of every fourth group have room in level 1 for both halves of the rows. */
+static void multiply(const dti_packed_tile *t)
+{
+    const kept k = kept_of(t);
+    const int64_t half = t->n_rows / 2; /* 2 or more: several tiles have TILE_ROWS / 2 or more */
+    bool adds;
+
+    if (!t->kept) turn(t, &k);
+    adds = exponents_add(t, &k);
+    for (int64_t g = 0; g < 4; g++) {
+        some_rows(t, &k, 0, half, g, adds);
+        some_rows(t, &k, half, t->n_rows - half, g, adds);
+    }
+    for (int64_t e = 0; e < t->n_rows * V && t->ends; e++) {
+        const float *from = t->lanes + e * 16;
+        const int64_t next = t->n_rows * V * 16;
+        const __m512 a = _mm512_load_ps(from) + _mm512_load_ps(from + next);
+        const __m512 b = _mm512_load_ps(from + 2 * next) + _mm512_load_ps(from + 3 * next);
+        _mm512_storeu_ps(t->y + e / V * t->y_stride + e % V * 16, a + b);
+    }
+}
+
+const dti_packed_ops dti_packed_vnni_many = { .rows = TILE_ROWS,
                                               .outputs = V * 16,
                                               .vector = 64,
                                               .depth = 1024,

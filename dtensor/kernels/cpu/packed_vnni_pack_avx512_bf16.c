@@ -15,8 +15,8 @@ int64_t dti_packed_vnni_row_bytes(const dti_packed_form *f, int64_t depth)
 }
 
 /* t is such that the largest magnitude is below 2^15, and hi of a byte: 2^-14 of the power of two
- * below it, or twice that if no larger bf16 has that power. A group with an infinity or a NaN gives
- * NaN. */
+ * below it, or twice that if no larger bf16 has that power; 1 of zeros, which is in the midst of
+ * what others have. A group with an infinity or a NaN gives NaN. */
 void dti_packed_vnni_fix(int16_t *to, const uint16_t *x, int64_t group, int32_t *sum, float *unit)
 {
     const __m256i magnitude = _mm256_set1_epi16(0x7fff);
@@ -35,6 +35,7 @@ void dti_packed_vnni_fix(int16_t *to, const uint16_t *x, int64_t group, int32_t 
                                                           _mm256_extracti128_si256(most, 1))),
                            0);
     power = (largest + 1) >> 7 < 15 ? 15 : (largest + 1) >> 7;
+    if (largest == 0) power = 127 + 14;
     *unit = largest < 0x7f80
                 ? _mm_cvtss_f32(_mm_castsi128_ps(_mm_set1_epi32((int)(power - 14) << 23)))
                 : _mm_cvtss_f32(_mm_castsi128_ps(_mm_set1_epi32(0x7fc00000)));
