@@ -77,6 +77,7 @@ DT_TEST(cuda_general, lines_along_an_axis)
             for (int64_t axis = 0; axis < 3; axis++) {
                 const dti_axis_attr attr = { axis };
                 if (shapes[s][1] > 1000 && axis != 1) continue; /* thousands of short lines */
+                if (shapes[s][1] > 600 && axis != 1 && t > 0) continue;
                 cr_case cases[] = { CASE(softmax, 1, .ulps = 4 + cr_function_ulps()),
                                     CASE(log_softmax, 1, .ulps = 4, .slack = 2e-6),
                                     CASE(cumsum, 1, .skew = 0),
