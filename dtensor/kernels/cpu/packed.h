@@ -63,8 +63,8 @@ extern const dti_packed_ops dti_packed_avx2;
 extern const dti_packed_ops dti_packed_avx512;
 extern const dti_packed_ops dti_packed_avx512_bf16; /* x of bf16 only, codes that are floats */
 extern const dti_packed_ops dti_packed_vnni;        /* x of bf16 only, whole codes: up to 4 rows */
-extern const dti_packed_ops dti_packed_vnni_rows;   /* below 24; the same bits */
-extern const dti_packed_ops dti_packed_vnni_many;   /* and more; the same */
+extern const dti_packed_ops dti_packed_vnni_rows;   /* and some more; the same bits */
+extern const dti_packed_ops dti_packed_vnni_many;   /* and many; the same */
 #endif
 
 #endif

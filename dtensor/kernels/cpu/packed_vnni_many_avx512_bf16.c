@@ -4,7 +4,7 @@
  * zero points become whole numbers of 16 bits for that once, for all tiles of rows, turned, with
  * their scales. One dot product of pairs does what two of bytes do, one for each half of x, and
  * leaves nothing to be done to codes and sums between. What codes become has room in level 2 alone,
- * so one tile or two are better off with packed_vnni_rows.
+ * so few tiles are better off with packed_vnni_rows.
  *
  * A group's sum times t s: multiplications take the pipes of dot products, and t is a power of two,
  * so where exponents allow it t goes to that of s by an addition of whole numbers. */
