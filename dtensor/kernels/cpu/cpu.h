@@ -172,6 +172,8 @@ dt_status dti_route_weights_cpu(const dt_kargs *a);
 dt_status dti_experts_cpu(const dt_kargs *a);
 dt_status dti_causal_conv_cpu(const dt_kargs *a);
 dt_status dti_gated_delta_cpu(const dt_kargs *a);
+dt_status dti_causal_conv_slots_cpu(const dt_kargs *a);
+dt_status dti_gated_delta_slots_cpu(const dt_kargs *a);
 dt_status dti_causal_conv_backward_cpu(const dt_kargs *a);
 dt_status dti_gated_delta_backward_cpu(const dt_kargs *a);
 dt_status dti_experts_clamped_cpu(const dt_kargs *a);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What layers of linear attention compute along a sequence: a causal convolution of each channel,
- * and the gated delta rule, both from what the last pass left to what the next one begins with.
+ * and the gated delta rule, both from what the last pass left to what the next one begins with; and
+ * both over rows of one token each, of several sequences whose windows and states lie in slots.
  * B batch, T tokens, C channels, W = taps - 1; H heads of queries and keys, of D columns, each with
  * R heads of values, of E columns. */
 #include <math.h>
@@ -9,42 +10,116 @@
 
 #include "dtensor/kernels/cpu/cpu_internal.h"
 
+/* --- rows of slots ---------------------------------------------------------------------------- */
+
+/* Row i is a token of the sequence of slots[i], -1: of none; at position 0 that one begins. */
+typedef struct slot_rows {
+    const int32_t *positions, *slots; /* [n], as global numbers */
+    int64_t n, first, n_slots;        /* first: of the slots of this rank */
+} slot_rows;
+
+/* Numbers that are contents of tensors: no rule saw them. */
+static dt_status slot_rows_of(const char *op, const dt_local *positions, const dt_local *pool,
+                              slot_rows *out)
+{
+    const dt_local *slots = positions + 1;
+    const slot_rows s = { positions->data, slots->data, positions->shape[0], pool->offset[0],
+                          pool->shape[0] };
+
+    for (int64_t i = 0; i < s.n; i++)
+        DT_CHECK(s.slots[i] == -1 || (s.slots[i] >= s.first && s.slots[i] - s.first < s.n_slots),
+                 DT_ERR_ARG, "%s: row %lld is of slot %d, but the pool has %lld to %lld", op,
+                 (long long)i, s.slots[i], (long long)s.first,
+                 (long long)(s.first + s.n_slots - 1));
+    *out = s;
+    return DT_OK;
+}
+
+/* Rows from i on that go on from each other, or are of no sequence. */
+static int64_t run_of(const slot_rows *s, int64_t i)
+{
+    int64_t n = 1;
+
+    while (i + n < s->n && s->slots[i + n] == s->slots[i] &&
+           (s->slots[i] < 0 || s->positions[i + n] != 0))
+        n++;
+    return n;
+}
+
 /* --- causal convolution ----------------------------------------------------------------------- */
 
 enum { CHANNELS = 64 }; /* that are summed together */
 
 typedef struct conv_job {
     const dti_row_ops *ops;
+    const slot_rows *rows; /* NULL: sequences of `tokens` each */
     const char *x, *window, *w;
     char *y, *next;
     float *taps; /* [W + 1, C]: the weights turned, so that channels lie side by side */
     int64_t batch, tokens, channels, behind, bytes;
 } conv_job;
 
-/* Channel c of token t of sequence b: of x, or where t is below 0 of the window before it. */
-static const char *at_token(const conv_job *j, int64_t b, int64_t t, int64_t c)
+/* Tokens of one sequence that follow each other. */
+typedef struct conv_run {
+    const char *x, *window; /* [tokens, C], [W, C] before them */
+    char *y, *next;         /* next may be the window */
+    int64_t tokens;
+} conv_run;
+
+/* Channel c of token t: of x, or where t is below 0 of the window before it. */
+static const char *at_token(const conv_job *j, const conv_run *s, int64_t t, int64_t c)
 {
-    if (t >= 0) return j->x + ((b * j->tokens + t) * j->channels + c) * j->bytes;
-    return j->window + ((b * j->behind + j->behind + t) * j->channels + c) * j->bytes;
+    const char *from = t >= 0 ? s->x + t * j->channels * j->bytes
+                              : s->window + (j->behind + t) * j->channels * j->bytes;
+
+    return from + c * j->bytes;
 }
 
-static void conv_channels(const conv_job *j, int64_t c, int64_t n)
+static void conv_channels(const conv_job *j, const conv_run *s, int64_t c, int64_t n)
 {
     float sum[CHANNELS], x[CHANNELS];
 
-    for (int64_t b = 0; b < j->batch; b++) {
-        for (int64_t t = 0; t < j->tokens; t++) {
-            for (int64_t i = 0; i < n; i++) sum[i] = 0.0f;
-            for (int64_t k = 0; k <= j->behind; k++) {
-                const float *w = j->taps + k * j->channels + c;
-                j->ops->load(x, at_token(j, b, t - j->behind + k, c), n);
-                for (int64_t i = 0; i < n; i++) sum[i] += w[i] * x[i];
-            }
-            j->ops->store(j->y + ((b * j->tokens + t) * j->channels + c) * j->bytes, sum, n);
+    for (int64_t t = 0; t < s->tokens; t++) {
+        for (int64_t i = 0; i < n; i++) sum[i] = 0.0f;
+        for (int64_t k = 0; k <= j->behind; k++) {
+            const float *w = j->taps + k * j->channels + c;
+            j->ops->load(x, at_token(j, s, t - j->behind + k, c), n);
+            for (int64_t i = 0; i < n; i++) sum[i] += w[i] * x[i];
         }
-        for (int64_t k = 0; k < j->behind; k++)
-            memcpy(j->next + ((b * j->behind + k) * j->channels + c) * j->bytes,
-                   at_token(j, b, j->tokens - j->behind + k, c), (size_t)(n * j->bytes));
+        j->ops->store(s->y + (t * j->channels + c) * j->bytes, sum, n);
+    }
+    for (int64_t k = 0; k < j->behind; k++) /* forwards: never behind itself */
+        memcpy(s->next + (k * j->channels + c) * j->bytes,
+               at_token(j, s, s->tokens - j->behind + k, c), (size_t)(n * j->bytes));
+}
+
+static void conv_sequences(const conv_job *j, int64_t c, int64_t n)
+{
+    const int64_t row = j->channels * j->bytes;
+
+    for (int64_t b = 0; b < j->batch; b++) {
+        const conv_run s = { j->x + b * j->tokens * row, j->window + b * j->behind * row,
+                             j->y + b * j->tokens * row, j->next + b * j->behind * row, j->tokens };
+        conv_channels(j, &s, c, n);
+    }
+}
+
+static void conv_slots(const conv_job *j, int64_t c, int64_t n)
+{
+    const int64_t row = j->channels * j->bytes;
+
+    for (int64_t i = 0, more; i < j->rows->n; i += more) {
+        const int64_t slot = j->rows->slots[i] - j->rows->first;
+        char *window = j->next + slot * j->behind * row;
+        more = run_of(j->rows, i);
+        if (j->rows->slots[i] < 0) {
+            for (int64_t t = i; t < i + more; t++)
+                memset(j->y + t * row + c * j->bytes, 0, (size_t)(n * j->bytes));
+            continue;
+        }
+        for (int64_t k = 0; k < j->behind && j->rows->positions[i] == 0; k++)
+            memset(window + k * row + c * j->bytes, 0, (size_t)(n * j->bytes));
+        conv_channels(j, &(conv_run){ j->x + i * row, window, j->y + i * row, window, more }, c, n);
     }
 }
 
@@ -60,8 +135,33 @@ static void conv_share(void *arg, int worker, int n_workers)
         for (int64_t i = c; i < c + n; i++)
             for (int64_t k = 0; k < n_taps; k++)
                 j->ops->load(j->taps + k * j->channels + i, j->w + (i * n_taps + k) * j->bytes, 1);
-        conv_channels(j, c, n);
+        if (j->rows != NULL)
+            conv_slots(j, c, n);
+        else
+            conv_sequences(j, c, n);
     }
+}
+
+static dt_status run_conv(const dt_kargs *a, const char *op, conv_job *job)
+{
+    const dt_local *x = &a->in[0];
+    void *taps;
+
+    job->x = x->data;
+    job->y = a->out[0].data;
+    job->next = a->out[1].data;
+    job->batch = x->shape[0];
+    job->tokens = x->shape[1];
+    job->channels = x->shape[2];
+    job->behind = a->out[1].shape[1];
+    job->bytes = (int64_t)dt_dtype_size(x->dtype);
+    DT_TRY(dti_cpu_rows(a->cpu, op, x, &job->ops));
+    DT_TRY(dti_cpu_scratch(a->cpu, (size_t)(job->channels * (job->behind + 1)) * sizeof(float),
+                           &taps));
+    job->taps = taps;
+    if (job->batch * job->channels > 0)
+        dti_cpu_run(a->cpu, (job->behind + 2) * dti_bytes(x), conv_share, job);
+    return DT_OK;
 }
 
 /* x [B, T, C] F, window [B, W, C] F, w [C, W + 1] F -> y [B, T, C] F, next [B, W, C] F: y[t] is the
@@ -70,26 +170,21 @@ static void conv_share(void *arg, int worker, int n_workers)
  * threads nor ranks nor where a sequence is parted change a bit. */
 dt_status dti_causal_conv_cpu(const dt_kargs *a)
 {
-    const dt_local *x = &a->in[0];
-    conv_job job = { .x = x->data,
-                     .window = a->in[1].data,
-                     .w = a->in[2].data,
-                     .y = a->out[0].data,
-                     .next = a->out[1].data,
-                     .batch = x->shape[0],
-                     .tokens = x->shape[1],
-                     .channels = x->shape[2],
-                     .behind = a->in[1].shape[1],
-                     .bytes = (int64_t)dt_dtype_size(x->dtype) };
-    void *taps;
+    conv_job job = { .window = a->in[1].data, .w = a->in[2].data };
 
-    DT_TRY(dti_cpu_rows(a->cpu, "causal_conv", x, &job.ops));
-    DT_TRY(
-        dti_cpu_scratch(a->cpu, (size_t)(job.channels * (job.behind + 1)) * sizeof(float), &taps));
-    job.taps = taps;
-    if (job.batch * job.channels > 0)
-        dti_cpu_run(a->cpu, (job.behind + 2) * dti_bytes(x), conv_share, &job);
-    return DT_OK;
+    return run_conv(a, "causal_conv", &job);
+}
+
+/* x [N, 1, C] F, positions, slots [N, 1] i32, w [C, W + 1] F, pool [S, W, C] F -> y [N, 1, C] F,
+ * the pool: the same of each row behind the rows of its slot before it, from zeros where one has
+ * position 0, with the same bits. A row of slot -1 gives zeros. */
+dt_status dti_causal_conv_slots_cpu(const dt_kargs *a)
+{
+    slot_rows rows;
+    conv_job job = { .w = a->in[3].data, .rows = &rows };
+
+    DT_TRY(slot_rows_of("causal_conv_slots", &a->in[1], &a->out[1], &rows));
+    return run_conv(a, "causal_conv_slots", &job);
 }
 
 /* --- gated delta rule ------------------------------------------------------------------------- */
@@ -100,6 +195,7 @@ enum { COLUMNS = 32 };
 
 typedef struct delta_job {
     const dti_row_ops *ops;
+    const slot_rows *rows; /* NULL: sequences of `tokens` each */
     const char *q, *k, *v, *beta;
     const float *decay, *before;
     char *y;
@@ -150,47 +246,127 @@ static void delta_step(float *restrict state, int64_t stride, int64_t n, int64_t
     memcpy(x->v, sum, (size_t)n * sizeof *sum);
 }
 
-/* Columns e .. e + n - 1 of value head r of head h of sequence b: all its tokens. */
-static void delta_columns(const delta_job *j, int64_t row, int64_t e, int64_t n, float *unit)
-{
-    const int64_t per_b = j->heads * j->group, b = row / per_b;
-    const int64_t h = row % per_b / j->group, r = row % j->group;
-    const float scale = 1.0f / sqrtf((float)j->width);
-    float *state = j->after + row * j->width * j->value + e, *q = unit, *k = unit + j->width;
-    delta_token x = { .q = q, .k = k };
+/* Some columns of value head r of head h, and the worker's room for a query and a key. */
+typedef struct delta_columns {
+    int64_t h, r, e, n;
+    float *q, *k;
+} delta_columns;
 
-    for (int64_t d = 0; d < j->width; d++)
-        memcpy(state + d * j->value, j->before + (row * j->width + d) * j->value + e,
-               (size_t)n * sizeof *state);
-    for (int64_t t = 0; t < j->tokens; t++) {
-        const int64_t head = (b * j->tokens + t) * j->heads + h, own = head * j->group + r;
-        const int64_t at = (own * j->value + e) * j->bytes;
-        load_unit(j, j->q + head * j->width * j->bytes, scale, q);
-        load_unit(j, j->k + head * j->width * j->bytes, 1.0f, k);
-        j->ops->load(x.v, j->v + at, n);
+/* Tokens first .. first + n_tokens - 1 of all, one after the other from `state` on, [D] of them. */
+static void delta_tokens(const delta_job *j, const delta_columns *c, int64_t first,
+                         int64_t n_tokens, float *state)
+{
+    const float scale = 1.0f / sqrtf((float)j->width);
+    delta_token x = { .q = c->q, .k = c->k };
+
+    for (int64_t t = first; t < first + n_tokens; t++) {
+        const int64_t head = t * j->heads + c->h, own = head * j->group + c->r;
+        const int64_t at = (own * j->value + c->e) * j->bytes;
+        load_unit(j, j->q + head * j->width * j->bytes, scale, c->q);
+        load_unit(j, j->k + head * j->width * j->bytes, 1.0f, c->k);
+        j->ops->load(x.v, j->v + at, c->n);
         j->ops->load(&x.beta, j->beta + own * j->bytes, 1);
         x.decay = expf(j->decay[own]);
-        if (n == COLUMNS) /* the same with a number that loops are made for */
+        if (c->n == COLUMNS) /* the same with a number that loops are made for */
             delta_step(state, j->value, COLUMNS, j->width, &x);
         else
-            delta_step(state, j->value, n, j->width, &x);
-        j->ops->store(j->y + at, x.v, n);
+            delta_step(state, j->value, c->n, j->width, &x);
+        j->ops->store(j->y + at, x.v, c->n);
     }
+}
+
+/* Of the state of a sequence, the columns. */
+static int64_t columns_of(const delta_job *j, const delta_columns *c, int64_t sequence)
+{
+    const int64_t row = (sequence * j->heads + c->h) * j->group + c->r;
+
+    return row * j->width * j->value + c->e;
+}
+
+static void delta_sequence(const delta_job *j, const delta_columns *c, int64_t b)
+{
+    const int64_t at = columns_of(j, c, b);
+
+    for (int64_t d = 0; d < j->width; d++)
+        memcpy(j->after + at + d * j->value, j->before + at + d * j->value,
+               (size_t)c->n * sizeof *j->after);
+    delta_tokens(j, c, b * j->tokens, j->tokens, j->after + at);
+}
+
+static void delta_slots(const delta_job *j, const delta_columns *c)
+{
+    for (int64_t i = 0, more; i < j->rows->n; i += more) {
+        const int64_t slot = j->rows->slots[i] - j->rows->first;
+        more = run_of(j->rows, i);
+        for (int64_t t = i; t < i + more && j->rows->slots[i] < 0; t++)
+            memset(j->y + (((t * j->heads + c->h) * j->group + c->r) * j->value + c->e) * j->bytes,
+                   0, (size_t)(c->n * j->bytes));
+        if (j->rows->slots[i] < 0) continue;
+        for (int64_t d = 0; d < j->width && j->rows->positions[i] == 0; d++)
+            memset(j->after + columns_of(j, c, slot) + d * j->value, 0,
+                   (size_t)c->n * sizeof *j->after);
+        delta_tokens(j, c, i, more, j->after + columns_of(j, c, slot));
+    }
+}
+
+static int64_t delta_parts(const delta_job *j)
+{
+    return j->heads * j->group * ((j->value + COLUMNS - 1) / COLUMNS);
 }
 
 static void delta_share(void *arg, int worker, int n_workers)
 {
     const delta_job *j = arg;
-    const int64_t blocks = (j->value + COLUMNS - 1) / COLUMNS;
-    const int64_t n = j->batch * j->heads * j->group * blocks;
+    const int64_t parts = delta_parts(j), blocks = (j->value + COLUMNS - 1) / COLUMNS;
+    float *const unit = j->unit + 2 * j->width * worker;
     int64_t begin, end;
 
-    dti_pool_share(n, 1, worker, n_workers, &begin, &end);
+    dti_pool_share(j->rows != NULL ? parts : j->batch * parts, 1, worker, n_workers, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        const int64_t e = i % blocks * COLUMNS, rest = j->value - e;
-        delta_columns(j, i / blocks, e, rest < COLUMNS ? rest : COLUMNS,
-                      j->unit + 2 * j->width * worker);
+        const int64_t row = i % parts / blocks, e = i % blocks * COLUMNS, rest = j->value - e;
+        const delta_columns c = {
+            row / j->group, row % j->group, e, rest < COLUMNS ? rest : COLUMNS,
+            unit,           unit + j->width
+        };
+        if (j->rows != NULL)
+            delta_slots(j, &c);
+        else
+            delta_sequence(j, &c, i / parts);
     }
+}
+
+/* Of one sequence. */
+static int64_t state_bytes(const delta_job *j)
+{
+    return j->heads * j->group * j->width * j->value * (int64_t)sizeof(float);
+}
+
+static dt_status run_delta(const dt_kargs *a, const char *op, delta_job *job)
+{
+    const dt_local *q = &a->in[0], *v = &a->in[2];
+    void *unit;
+
+    job->q = q->data;
+    job->k = a->in[1].data;
+    job->v = v->data;
+    job->decay = a->in[3].data;
+    job->beta = a->in[4].data;
+    job->y = a->out[0].data;
+    job->after = a->out[1].data;
+    job->batch = q->shape[0];
+    job->tokens = q->shape[1];
+    job->heads = q->shape[2];
+    job->width = q->shape[3];
+    job->group = v->shape[3];
+    job->value = v->shape[4];
+    job->bytes = (int64_t)dt_dtype_size(q->dtype);
+    DT_TRY(dti_cpu_rows(a->cpu, op, q, &job->ops));
+    DT_TRY(dti_cpu_scratch(a->cpu, (size_t)(2 * job->width * dt_kernel_workers(a)) * sizeof(float),
+                           &unit));
+    job->unit = unit;
+    if (job->batch * delta_parts(job) > 0)
+        dti_cpu_run(a->cpu, job->batch * (job->tokens + 1) * state_bytes(job), delta_share, job);
+    return DT_OK;
 }
 
 /* q, k [B, T, H, D] F, v [B, T, H, R, E] F, decay [B, T, H, R] f32, beta [B, T, H, R] F, state
@@ -203,29 +379,19 @@ static void delta_share(void *arg, int worker, int n_workers)
  * nor where a sequence is parted change a bit. */
 dt_status dti_gated_delta_cpu(const dt_kargs *a)
 {
-    const dt_local *q = &a->in[0], *v = &a->in[2], *state = &a->out[1];
-    delta_job job = { .q = q->data,
-                      .k = a->in[1].data,
-                      .v = v->data,
-                      .decay = a->in[3].data,
-                      .beta = a->in[4].data,
-                      .before = a->in[5].data,
-                      .y = a->out[0].data,
-                      .after = state->data,
-                      .batch = q->shape[0],
-                      .tokens = q->shape[1],
-                      .heads = q->shape[2],
-                      .width = q->shape[3],
-                      .group = v->shape[3],
-                      .value = v->shape[4],
-                      .bytes = (int64_t)dt_dtype_size(q->dtype) };
-    void *unit;
+    delta_job job = { .before = a->in[5].data };
 
-    DT_TRY(dti_cpu_rows(a->cpu, "gated_delta", q, &job.ops));
-    DT_TRY(dti_cpu_scratch(a->cpu, (size_t)(2 * job.width * dt_kernel_workers(a)) * sizeof(float),
-                           &unit));
-    job.unit = unit;
-    if (dti_local_count(state) > 0)
-        dti_cpu_run(a->cpu, (job.tokens + 1) * dti_bytes(state), delta_share, &job);
-    return DT_OK;
+    return run_delta(a, "gated_delta", &job);
+}
+
+/* q, k [N, 1, H, D] F, v [N, 1, H, R, E] F, decay [N, 1, H, R] f32, beta [N, 1, H, R] F, positions,
+ * slots [N, 1] i32, pool [S, H, R, D, E] f32 -> y [N, 1, H, R, E] F, the pool: the same of each row
+ * behind the rows of its slot before it, as dti_causal_conv_slots_cpu() says. */
+dt_status dti_gated_delta_slots_cpu(const dt_kargs *a)
+{
+    slot_rows rows;
+    delta_job job = { .rows = &rows };
+
+    DT_TRY(slot_rows_of("gated_delta_slots", &a->in[5], &a->out[1], &rows));
+    return run_delta(a, "gated_delta_slots", &job);
 }
