@@ -202,9 +202,10 @@ static dt_status make_result(const dti_decision *d, const dti_op_made *made, int
                              dt_tensor *const *in, int n, dt_tensor **out)
 {
     const uint32_t flags = d->key.op->flags;
-    const dt_tensor *shared = (flags & DT_OP_VIEW) != 0           ? in[0]
-                              : (flags & DT_OP_INPLACE_LAST) != 0 ? in[n - 1]
-                                                                  : NULL;
+    const bool last = r == (int)d->key.n_out - 1;
+    const dt_tensor *shared = (flags & DT_OP_VIEW) != 0                   ? in[0]
+                              : last && (flags & DT_OP_INPLACE_LAST) != 0 ? in[n - 1]
+                                                                          : NULL;
     dti_device *device = in[0]->device;
     dt_tensor *y;
 

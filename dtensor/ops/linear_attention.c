@@ -4,6 +4,7 @@
 #include <dtensor/ops.h>
 
 #include "dtensor/ops/op_rules.h"
+#include "dtensor/ops/paged.h"
 #include "dtensor/ops/row_gradients.h"
 #include "dtensor/tape.h"
 
@@ -38,6 +39,63 @@ dt_tensor *dt_gated_delta(dt_tape *t, const dt_delta *d, dt_tensor **after)
     dt_apply_n(t, &dti_op_gated_delta, NULL, 6,
                (dt_tensor *[]){ d->q, d->k, d->v, d->decay, d->beta, d->state }, 2, out);
     *after = out[1];
+    return out[0];
+}
+
+/* --- of rows whose states lie in slots -------------------------------------------------------- */
+
+/* Ranks have channels or heads of all slots, or rows and slots of their own. */
+const char *const dti_causal_conv_slots_lines[] = { "S(2), R, R, S(0), S(2) -> S(2), S(2)",
+                                                    "S(0), S(0), S(0), R, S(0) -> S(0), S(0)",
+                                                    NULL };
+const char *const dti_gated_delta_slots_lines[] = {
+    "S(2), S(2), S(2), S(2), S(2), R, R, S(1) -> S(2), S(1)",
+    "S(0), S(0), S(0), S(0), S(0), S(0), S(0), S(0) -> S(0), S(0)", NULL
+};
+
+static dt_status check_single(const char *op, const dt_op_shapes *call)
+{
+    DT_CHECK(call->in[0].extent[1] == 1, DT_ERR_SHAPE, "%s: rows of %lld tokens, must be of one",
+             op, (long long)call->in[0].extent[1]);
+    return DT_OK;
+}
+
+/* x [b, t, c], positions, slots, taps [c, k], pool [n, w, c]: w is k - 1. */
+dt_status dti_causal_conv_slots_extents(dt_op_shapes *call)
+{
+    const int64_t window = call->in[4].extent[1], taps = call->in[3].extent[1];
+
+    DT_CHECK(taps >= 1 && window == taps - 1, DT_ERR_SHAPE,
+             "causal_conv_slots: windows of %lld tokens before a sum over %lld; %lld are needed",
+             (long long)window, (long long)taps, (long long)(taps > 0 ? taps - 1 : 0));
+    DT_TRY(check_single("causal_conv_slots", call));
+    return DT_OK;
+}
+
+dt_status dti_gated_delta_slots_extents(dt_op_shapes *call)
+{
+    DT_TRY(check_single("gated_delta_slots", call));
+    return DT_OK;
+}
+
+dt_tensor *dti_causal_conv_slots(dt_tape *t, dt_tensor *x, dt_tensor *w, const dti_slot_rows *rows,
+                                 dt_tensor *pool)
+{
+    dt_tensor *out[2];
+
+    dt_apply_n(t, &dti_op_causal_conv_slots, NULL, 5,
+               (dt_tensor *[]){ x, rows->positions, rows->slots, w, pool }, 2, out);
+    return out[0];
+}
+
+dt_tensor *dti_gated_delta_slots(dt_tape *t, const dt_delta *d, const dti_slot_rows *rows)
+{
+    dt_tensor *out[2];
+
+    dt_apply_n(t, &dti_op_gated_delta_slots, NULL, 8,
+               (dt_tensor *[]){ d->q, d->k, d->v, d->decay, d->beta, rows->positions, rows->slots,
+                                d->state },
+               2, out);
     return out[0];
 }
 

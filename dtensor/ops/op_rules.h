@@ -180,6 +180,9 @@ dt_status dti_blocks_extents(dt_op_shapes *call);
 dt_status dti_blocks_shard(dti_op_call *call);
 dt_status dti_causal_conv_extents(dt_op_shapes *call);
 dt_status dti_gated_delta_backward_extents(dt_op_shapes *call);
+dt_status dti_causal_conv_slots_extents(dt_op_shapes *call);
+dt_status dti_gated_delta_slots_extents(dt_op_shapes *call);
+extern const char *const dti_causal_conv_slots_lines[], *const dti_gated_delta_slots_lines[];
 dt_status dti_route_ids_extents(dt_op_shapes *call);
 dt_status dti_experts_extents(dt_op_shapes *call);
 dt_status dti_experts_shard(dti_op_call *call);
@@ -256,7 +259,7 @@ extern const dt_op dti_op_add, dti_op_mul, dti_op_silu_mul, dti_op_cast, dti_op_
     dti_op_route_weights, dti_op_experts, dti_op_experts_clamped, dti_op_experts_packed,
     dti_op_experts_packed_zeros, dti_op_experts_e4m3, dti_op_top_k_keys, dti_op_top_k,
     dti_op_linear_packed, dti_op_linear_packed_zeros, dti_op_linear_e4m3, dti_op_causal_conv,
-    dti_op_gated_delta;
+    dti_op_gated_delta, dti_op_causal_conv_slots, dti_op_gated_delta_slots;
 extern const dt_op dti_op_sub, dti_op_div, dti_op_where, dti_op_compare, dti_op_softmax,
     dti_op_log_softmax, dti_op_cumsum, dti_op_matmul, dti_op_matmul_nt, dti_op_matmul_tn,
     dti_op_matmul_tt, dti_op_reshape, dti_op_permute, dti_op_concat_2, dti_op_concat_3,

@@ -30,6 +30,8 @@
 #define EXTENTS(f)        .extents = dti_##f##_extents,
 #define SHARD(f)          .shard = dti_##f##_shard,
 #define RULES(e, s)       EXTENTS(e) SHARD(s)
+#define LINES(f)          .accepts = dti_##f##_lines,
+#define ACCEPTS(f)        EXTENTS(f) LINES(f)
 #define dti_none_cpu      NULL
 #define ATTR(a)           sizeof(dti_##a##_attr)
 #define LINEAR            DT_OP_LINEAR
@@ -205,6 +207,10 @@ ROW(causal_conv, "b[t]c, b[w]c, c[k] -> b[t]c, b[w]c",
                                               "FFF>FF", EXTENTS(causal_conv), causal_conv, ANY, 0, "2 btck" GRADIENT(causal_conv, OPERANDS))
 ROW(gated_delta, "b[t]h[d], b[t]h[d], b[t]h[r][e], b[t]h[r], b[t]h[r], bh[r][d][e] -> b[t]h[r][e], bh[r][d][e]",
                                               "FFFfFf>Ff", AXES, gated_delta, ANY, 0, "7 bthrde" GRADIENT(gated_delta, OPERANDS))
+ROW(causal_conv_slots, "b[t]c, b[t], b[t], c[k], n[w]c -> b[t]c, n[w]c",
+                                              "FiiFF>FF", ACCEPTS(causal_conv_slots), causal_conv_slots, IN_PLACE, 0, "2 btck : btc, bt, bt, ck, - -> btc, -")
+ROW(gated_delta_slots, "b[t]h[d], b[t]h[d], b[t]h[r][e], b[t]h[r], b[t]h[r], b[t], b[t], nh[r][d][e] -> b[t]h[r][e], nh[r][d][e]",
+                                              "FFFfFiif>Ff", ACCEPTS(gated_delta_slots), gated_delta_slots, IN_PLACE, 0, "7 bthrde : bthd, bthd, bthre, bthr, bthr, bt, bt, - -> bthre, -")
 /* mixtures of experts: which experts, with which weights, and what they make of a token */
 ROW(route_ids,   "...[e] -> ...k",            "F>i", EXTENTS(route_ids),   route_ids,  0,                     ATTR(route), "1 ...e")
 ROW(route_ids_bias, "...[e], [e] -> ...k",    "Ff>i", EXTENTS(route_ids),  route_ids,  0,                     ATTR(route), "6 ...e")
@@ -381,6 +387,8 @@ const dt_op *const dti_op_table[] = {
     &dti_op_attention_backward_sinks,
     &dti_op_causal_conv,
     &dti_op_gated_delta,
+    &dti_op_causal_conv_slots,
+    &dti_op_gated_delta_slots,
     &dti_op_route_ids,
     &dti_op_route_ids_bias,
     &dti_op_route_weights,

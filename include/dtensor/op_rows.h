@@ -37,7 +37,8 @@ enum {
     DT_OP_BILINEAR = 2,       /* Partial passes if exactly one operand is Partial; the same holds
                                * for terms of a Shard */
     DT_OP_VIEW = 4,           /* the library's rows alone: the output is operand 0's storage */
-    DT_OP_INPLACE_LAST = 8,   /* the library's rows alone: it is the last operand, written over */
+    DT_OP_INPLACE_LAST = 8,   /* the library's rows alone: the output, of several the last one, is
+                               * the last operand, written over */
     DT_OP_EXACT_PARTIAL = 16, /* at most one term is not zero: partials keep their dtype */
     DT_OP_REDUCE_MAX = 32,    /* a letter that vanishes leaves Partial(max), not Partial(sum) */
     DT_OP_ANY_ROWS = 64,      /* the kernel reads no offset[]: operands may be packed */

@@ -251,12 +251,13 @@ DT_TEST(rows, products_and_sums_on_two_mesh_dims)
 
 DT_TEST(rows, every_row_has_a_case)
 {
-    /* kv_write and kv_write_paged change their operand, argmax_id and top_k take keys, top_k_keys
-     * gives more of them on more ranks, attention that is trained has several results, attention
-     * over blocks with a bias or sinks has too many placements, and so have packed and clamped
-     * experts and the gated delta rule: all have tests of their own. */
-    static const dt_op *const others[] = { &dti_op_kv_write, &dti_op_kv_write_paged,
-                                           &dti_op_argmax_id, &dti_op_top_k_keys, &dti_op_top_k };
+    /* kv_write, kv_write_paged and rows of slots change their operand, argmax_id and top_k take
+     * keys, top_k_keys gives more of them on more ranks, attention that is trained has several
+     * results, attention over blocks with a bias or sinks has too many placements, and so have
+     * packed and clamped experts and the gated delta rule: all have tests of their own. */
+    static const dt_op *const others[] = { &dti_op_kv_write,          &dti_op_kv_write_paged,
+                                           &dti_op_causal_conv_slots, &dti_op_argmax_id,
+                                           &dti_op_top_k_keys,        &dti_op_top_k };
     static const char *const several[] = { "attention_lse",    "attention_backward",
                                            "attention_paged_", "experts_packed",
                                            "experts_e4m3",     "experts_clamped",

@@ -16,9 +16,9 @@ static const char *const no_backward[] = {
     /* parts of a row that has one, caches, tables, sums of gradients */
     "attention", "attention_bias", "attention_sinks", "attention_bias_sinks", "attention_stats",
     "cross_entropy_sums", "kv_write", "rope_table", "accumulate",
-    /* attention over blocks of keys, which is for serving */
+    /* rows of many sequences, whose keys lie in blocks and states in slots, for serving */
     "kv_write_paged", "attention_paged", "attention_paged_bias", "attention_paged_sinks",
-    "attention_paged_bias_sinks",
+    "attention_paged_bias_sinks", "causal_conv_slots", "gated_delta_slots",
     /* weights of few bits, which nobody trains */
     "linear_packed", "linear_packed_zeros", "linear_e4m3", "experts_packed", "experts_packed_zeros",
     "experts_e4m3"
