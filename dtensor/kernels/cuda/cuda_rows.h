@@ -79,6 +79,8 @@
     ROW(experts_clamped) \
     ROW(causal_conv) \
     ROW(gated_delta) \
+    ROW(causal_conv_slots) \
+    ROW(gated_delta_slots) \
     ROW(slice) \
     ROW(blocks) \
     ROW(argmax_key) \
