@@ -22,6 +22,7 @@ typedef struct kept {
 struct dt_carry {
     dt_layers *list;
     kept *states; /* [list->n_states] */
+    bool slots;   /* states are those of slots, whatever the sequences of a pass */
 };
 
 dt_status dt_carry_create(dt_layers *layers, dt_carry **out)
@@ -146,19 +147,27 @@ static bool rows_stay(const dt_tensor *x, const dt_layout *to, int n, const int6
     return true;
 }
 
+/* Of one sequence, on this rank. */
+static int64_t row_bytes(const dt_tensor *x)
+{
+    const dt_local *local = dt_tensor_local(x);
+    int64_t n = (int64_t)dt_dtype_size(local->dtype);
+
+    for (int a = 1; a < local->n_axes; a++) n *= local->shape[a];
+    return dt_mesh_is_member(dt_tensor_mesh(x)) ? n : 0;
+}
+
 /* Of sequences that this rank has, in x; those that go elsewhere are sent behind that. */
 static dt_status copy_rows(const dt_tensor *x, const dt_layout *layout, int n, const int64_t *from,
                            dt_tensor **out)
 {
     const dt_local *local = dt_tensor_local(x);
-    int64_t shape[DT_MAX_AXES] = { n }, row = (int64_t)dt_dtype_size(local->dtype);
+    int64_t shape[DT_MAX_AXES] = { n };
+    const int64_t row = row_bytes(x);
     const dt_local *mine;
     dt_tensor *y;
 
-    for (int a = 1; a < dt_tensor_n_axes(x); a++) {
-        shape[a] = dt_tensor_extent(x, a);
-        row *= local->shape[a];
-    }
+    for (int a = 1; a < dt_tensor_n_axes(x); a++) shape[a] = dt_tensor_extent(x, a);
     DT_TRY(dti_tensor_create_exact(dt_tensor_mesh(x), layout, local->dtype, shape, &y));
     mine = dt_tensor_local(y);
     for (int64_t i = 0; i < mine->shape[0] && row > 0; i++) {
@@ -215,12 +224,61 @@ int64_t dti_carry_bytes(const dt_carry *c)
     int64_t bytes = 0;
 
     for (int i = 0; c != NULL && i < c->list->n_states; i++) {
-        const dt_local *local = c->states[i].now ? dt_tensor_local(c->states[i].now) : NULL;
-        int64_t n = local != NULL ? (int64_t)dt_dtype_size(local->dtype) : 0;
-        for (int a = 0; local != NULL && a < local->n_axes; a++) n *= local->shape[a];
-        bytes += n;
+        const dt_tensor *now = c->states[i].now;
+        if (now != NULL) bytes += dt_tensor_local(now)->shape[0] * row_bytes(now);
     }
     return bytes;
+}
+
+/* --- slots ------------------------------------------------------------------------------------ */
+
+const char *dti_layers_without_slots(const dt_layers *layers, const char **name)
+{
+    for (int i = 0; layers != NULL && i < layers->n; i++) {
+        const dt_layer *layer = &layers->layers[i];
+        for (int s = 0; s < layer->n_states; s++) {
+            *name = layer->name;
+            if (!layer->spec.kind->states[s].slots) return layer->spec.kind->states[s].name;
+        }
+    }
+    return NULL;
+}
+
+static dt_status set_slots(dt_tensor **x, int64_t n)
+{
+    dt_mesh *mesh = dt_tensor_mesh(*x);
+    const dt_layout *layout = dt_tensor_layout(*x);
+    const dt_dtype dtype = dt_tensor_dtype(*x);
+    int64_t shape[DT_MAX_AXES] = { n };
+
+    for (int a = 1; a < dt_tensor_n_axes(*x); a++) shape[a] = dt_tensor_extent(*x, a);
+    dt_tensor_release(x); /* before: there is no room for both */
+    DT_TRY(dti_tensor_create_exact(mesh, layout, dtype, shape, x));
+    dti_tensor_set_kind(*x, DTI_KIND_CACHES);
+    return DT_OK;
+}
+
+dt_status dti_carry_set_slots(dt_carry *c, int64_t n)
+{
+    c->slots = true;
+    forget_next(c);
+    for (int i = 0; i < c->list->n_states; i++)
+        if (c->states[i].now != NULL) DT_TRY(set_slots(&c->states[i].now, n));
+    return DT_OK;
+}
+
+dt_status dti_carry_copy_slot(dt_carry *c, int64_t from, int64_t to)
+{
+    for (int i = 0; i < c->list->n_states; i++) {
+        dt_tensor *x = c->states[i].now;
+        const dt_local *local = x != NULL ? dt_tensor_local(x) : NULL;
+        const int64_t bytes = x != NULL ? row_bytes(x) : 0;
+        if (bytes == 0 || from < local->offset[0] || from >= local->offset[0] + local->shape[0])
+            continue;
+        DT_TRY(dti_tensor_copy_bytes(x, (to - local->offset[0]) * bytes, x,
+                                     (from - local->offset[0]) * bytes, bytes));
+    }
+    return DT_OK;
 }
 
 /* --- what a layer gets and leaves --------------------------------------------------------- */
@@ -314,6 +372,11 @@ dt_tensor *dt_layer_state(dt_tape *t, const dt_layer *layer, int state, dt_tenso
     if (!has_state(t, layer, state, x)) return NULL;
     k = kept_of(layer, state);
     if (k != NULL && k->now != NULL) {
+        if (layer->list->carry->slots)
+            return dt_tape_fail(t, DT_ERR_ARG,
+                                "%s: state \"%s\" lies in slots: dt_carried_conv() or "
+                                "dt_carried_delta() read it",
+                                layer->name, layer->spec.kind->states[state].name);
         if (dt_tensor_extent(k->now, 0) == dt_tensor_extent(x, 0))
             return with_rows_of(t, k->now, x);
         return dt_tape_fail(
@@ -323,6 +386,17 @@ dt_tensor *dt_layer_state(dt_tape *t, const dt_layer *layer, int state, dt_tenso
     }
     st = make_zeros(layer, state, x, &zeros);
     return st == DT_OK ? dti_tape_push(t, zeros) : dti_tape_latch(t, st);
+}
+
+dt_tensor *dti_layer_slots(dt_tape *t, const dt_layer *layer, int state)
+{
+    const dt_carry *c = layer != NULL ? layer->list->carry : NULL;
+    const bool has = c != NULL && c->slots && state >= 0 && state < layer->n_states;
+    dt_tensor *x = has ? c->states[layer->first_state + state].now : NULL;
+
+    if (x != NULL || dt_tape_status(t) != DT_OK) return x;
+    return dt_tape_fail(t, DT_ERR_ARG, "%s has no state %d in slots",
+                        layer != NULL ? layer->name : "a layer that is NULL", state);
 }
 
 static bool has_shape(const dt_layer *layer, int state, const dt_tensor *value)

@@ -16,6 +16,21 @@ bool dti_layers_repeat(const dt_layers *layers);
 /* Bytes of this rank's pieces of what is carried; 0 for NULL. */
 int64_t dti_carry_bytes(const dt_carry *carry);
 
+/* A state that a kind cannot keep in slots; NULL: there is none. */
+const char *dti_layers_without_slots(const dt_layers *layers, const char **layer);
+
+/* From now on states are those of n slots, a multiple of the sequences that there were, laid out as
+ * the last pass left these, all zeros. No pass finds them by dt_layer_state(). Errors:
+ * DT_ERR_MEMORY, after which there are none. */
+dt_status dti_carry_set_slots(dt_carry *carry, int64_t n) DT_MUST_USE;
+
+/* Then a state of all slots, which a pass writes over. NULL after an error, which is latched:
+ * DT_ERR_ARG there are no slots. */
+dt_tensor *dti_layer_slots(dt_tape *t, const dt_layer *layer, int state);
+
+/* Slot `to` becomes a copy of `from`, which lies on the same ranks; others do nothing. */
+dt_status dti_carry_copy_slot(dt_carry *carry, int64_t from, int64_t to) DT_MUST_USE;
+
 /* Does a style of that name, of the library, no more than to say how parameters are stored? Then
  * values may be cut on its mesh dim as they like. */
 bool dti_style_stores(const char *style);

@@ -50,7 +50,8 @@ static uint64_t of_kind(uint64_t hash, const dt_layer_kind *k)
                               k->params[p].added << 2 | k->params[p].bare << 3 |
                               k->params[p].adapter << 4 | k->params[p].wide << 5);
         for (int s = 0; s < dti_kind_n_states(k); s++)
-            hash = dti_hash_text(dti_hash_text(hash, k->states[s].name), k->states[s].axes);
+            hash = number(dti_hash_text(dti_hash_text(hash, k->states[s].name), k->states[s].axes),
+                          k->states[s].slots);
     }
     return hash;
 }

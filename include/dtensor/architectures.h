@@ -191,6 +191,28 @@ DT_API dt_tensor *dt_cached_attention(dt_tape *tape, const dt_model_pass *pass, 
                                       dt_tensor *q, dt_tensor *k, dt_tensor *v,
                                       const dt_attention_options *options);
 
+/* State number `state` of a layer, which its kind says to have slots (dt_kind_state). */
+typedef struct dt_carried {
+    const dt_layer *layer;
+    int state;
+} dt_carried;
+
+/**
+ * Linear attention of new tokens behind all that the state has seen: dt_causal_conv() of x, and
+ * dt_gated_delta(), whose `state` is not looked at. What they leave the next pass goes on from: of
+ * each sequence of a batch, or in the slot of each one of an engine.
+ *
+ *   x     [batch, tokens, channels], the state [window, channels]; w [channels, window + 1]
+ *   rule  as for dt_gated_delta(); the state [heads, group, key columns, value columns]
+ *
+ * Collective  as dt_layer_state().
+ * Errors      latched: DT_ERR_ARG NULL, those of the operators and of dt_layer_state()
+ */
+DT_API dt_tensor *dt_carried_conv(dt_tape *tape, const dt_model_pass *pass, dt_carried of,
+                                  dt_tensor *x, dt_tensor *w);
+DT_API dt_tensor *dt_carried_delta(dt_tape *tape, const dt_model_pass *pass, dt_carried of,
+                                   const dt_delta *rule);
+
 enum { DT_MAX_TABLES = 4 };
 
 /* What a block is given. x is all that passes from one to the next. The tables are what all blocks

@@ -62,6 +62,8 @@ typedef struct dt_kind_state {
     const char *name; /* NULL ends the table */
     const char *axes; /* letters of the kind, each with what is added to it, if anything: "k-1c".
                        * Cut as the axes of parameters with that letter are */
+    bool slots;       /* only dt_carried_conv() or dt_carried_delta() read and write it, so that it
+                       * may lie in a slot of an engine, which needs that of all states */
 } dt_kind_state;
 
 /* What a plain layer has in the place of parameter `param`, which is no adapter: W + s B A, of any

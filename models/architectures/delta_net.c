@@ -52,7 +52,7 @@ const dt_layer_kind dti_delta_kind = {
     .like = &dt_point_kind,
     .axes = "vhrde",
     .params = { { "A_log", "v" }, { "dt_bias", "v", .begins = DT_BEGINS_ONES } },
-    .states = { { "memory", "hrde" } },
+    .states = { { "memory", "hrde", .slots = true } },
     .cost = "7 hrde",
     .forward = as_it_is,
 };
@@ -61,7 +61,7 @@ static const dt_layer_kind causal_conv = {
     .name = "causal_conv",
     .words = "a causal convolution",
     .params = { { "weight", "csk" } },
-    .states = { { "window", "k-1c" } },
+    .states = { { "window", "k-1c", .slots = true } },
     .cost = "2 ck",
     .run_by = "the linear attention around it",
 };
@@ -146,10 +146,11 @@ static dt_tensor *of_heads(const dti_delta *d, dt_tape *t, dt_tensor *w, int64_t
 }
 
 /* x [B, T, H, 2 E + R V], the queries, keys and values of all heads, mixed with earlier ones. */
-static dt_tensor *mixed(const dti_delta *d, const dti_block *b, dt_tape *t, dt_tensor *x)
+static dt_tensor *mixed(const dti_delta *d, const dti_block *b, dt_tape *t,
+                        const dt_model_pass *pass, dt_tensor *x)
 {
     const int64_t keys = d->heads * d->key, rv = d->group * d->value, n = 2 * d->key + rv;
-    dt_tensor *w = dt_layer_use(t, b->conv, DT_PARAM_WEIGHT), *next;
+    dt_tensor *w = dt_layer_use(t, b->conv, DT_PARAM_WEIGHT);
 
     w = dt_concat(t, 3,
                   (dt_tensor *[]){ of_heads(d, t, w, 0, d->key), of_heads(d, t, w, keys, d->key),
@@ -158,8 +159,7 @@ static dt_tensor *mixed(const dti_delta *d, const dti_block *b, dt_tape *t, dt_t
     w = dt_reshape(t, w, 2, (int64_t[]){ d->heads * n, d->taps });
     x = dt_unheads(t, x);
     if (dt_tape_status(t) != DT_OK) return NULL;
-    x = dt_causal_conv(t, x, w, dt_layer_state(t, b->conv, WINDOW, x), &next);
-    dt_layer_set_state(t, b->conv, WINDOW, next);
+    x = dt_carried_conv(t, pass, (dt_carried){ b->conv, WINDOW }, x, w);
     return dt_heads(t, dt_silu(t, x), n);
 }
 
@@ -185,7 +185,7 @@ dt_tensor *dti_delta_attention(const dti_decoder *m, const dt_block_context *at,
     const dti_block *b = &m->blocks[at->i];
     const int64_t rv = d->group * d->value;
     dt_delta rule = { 0 };
-    dt_tensor *all, *ba, *x, *y, *z, *after;
+    dt_tensor *all, *ba, *x, *y, *z;
 
     if (at->pass->segments != NULL)
         return dt_tape_fail(t, DT_ERR_UNSUPPORTED,
@@ -193,16 +193,14 @@ dt_tensor *dti_delta_attention(const dti_decoder *m, const dt_block_context *at,
                             "document a sequence of its own");
     all = dt_heads(t, dt_layer_forward(t, b->qkvz, n), 2 * d->key + 2 * rv);
     ba = dt_heads(t, dt_layer_forward(t, b->ba, n), 2 * d->group);
-    x = mixed(d, b, t, dt_slice(t, all, -1, 0, 2 * d->key + rv));
+    x = mixed(d, b, t, at->pass, dt_slice(t, all, -1, 0, 2 * d->key + rv));
     rule.q = dt_slice(t, x, -1, 0, d->key);
     rule.k = dt_slice(t, x, -1, d->key, d->key);
     rule.v = value_heads(d, t, x, 2 * d->key);
     rule.decay = decay_of(d, b, t, dt_slice(t, ba, -1, d->group, d->group));
     rule.beta = dt_sigmoid(t, dt_slice(t, ba, -1, 0, d->group));
     if (dt_tape_status(t) != DT_OK) return NULL;
-    rule.state = dt_layer_state(t, b->attn, MEMORY, rule.decay);
-    y = dt_gated_delta(t, &rule, &after);
-    dt_layer_set_state(t, b->attn, MEMORY, after);
+    y = dt_carried_delta(t, at->pass, (dt_carried){ b->attn, MEMORY }, &rule);
     y = dt_cast(t, dt_layer_forward(t, b->y_norm, y), DT_F32);
     z = dt_cast(t, value_heads(d, t, all, 2 * d->key + rv), DT_F32);
     y = dt_cast(t, dt_silu_mul(t, z, y), m->info.dtype);

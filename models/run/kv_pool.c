@@ -4,18 +4,20 @@
 #include "base/numbers.h"
 #include "dtensor/create.h"
 #include "mesh/runtime.h"
+#include "parallel_styles/changes.h"
 
 static const dti_live pools = { "pool of KV blocks", "pools of KV blocks" };
 
 dt_status dti_ragged_check(const dt_model *m)
 {
     const int64_t turn = m->arch->turn != NULL ? m->arch->turn(m->self) : 0;
+    const char *layer, *state = dti_layers_without_slots(m->layers, &layer);
 
-    DT_CHECK(!dt_layers_carry_states(m->layers), DT_ERR_UNSUPPORTED,
-             "%s has layers that carry state from token to token: its sequences cannot be run "
-             "together as single tokens; dt_generate() makes texts one by one, "
-             "dt_generate_batch() several of one length",
-             m->arch->model_type);
+    DT_CHECK(state == NULL, DT_ERR_UNSUPPORTED,
+             "%s: %s carries state \"%s\" from token to token, which its kind does not keep in "
+             "slots: sequences cannot be run together as single tokens; dt_generate() makes texts "
+             "one by one, dt_generate_batch() several of one length",
+             m->arch->model_type, layer, state);
     DT_CHECK(turn == 0, DT_ERR_UNSUPPORTED,
              "%s rotates positions otherwise in sequences of more than %lld tokens, and keys that "
              "are remembered do not fit any more: its sequences cannot lie in blocks",
@@ -32,7 +34,8 @@ int64_t dti_ragged_replicas(const dt_model *m)
     return n;
 }
 
-/* Everything that a pass makes of a row of padding is of the model's own layout: the blocks too. */
+/* Everything that a pass makes of a row of padding is of the model's own layout: blocks and states
+ * too. */
 static dt_status lay_out(dti_kv_pool *pool)
 {
     dt_status st = DT_OK;
@@ -78,7 +81,10 @@ dt_status dti_kv_pool_create(dt_model *m, int64_t n_blocks, dti_kv_pool **out)
     dti_runtime_count(dt_mesh_runtime(m->mesh), &pools, 1);
     DT_TRY_TO(fail, st,
               dti_alloc_array((size_t)m->info.n_layers, sizeof *pool->kv, (void **)&pool->kv));
+    if (dt_layers_carry_states(m->layers))
+        DT_TRY_TO(fail, st, dt_carry_create(m->layers, &pool->carry));
     DT_TRY_TO(fail, st, lay_out(pool));
+    DT_TRY_TO(fail, st, dti_kv_pool_set_slots(pool, 1));
     *out = pool;
     return DT_OK;
 
@@ -107,11 +113,14 @@ void dti_kv_pool_release(dti_kv_pool **out)
     if (pool == NULL) return;
     *out = NULL;
     for (int64_t i = 0; i < n_tensors(pool); i++) dt_tensor_release(tensor_of(pool, i));
+    dt_carry_release(&pool->carry);
     dti_runtime_count(dt_mesh_runtime(pool->model->mesh), &pools, -1);
     dt_model_release(&pool->model);
     dti_free(pool->kv);
     dti_free(pool->writers);
     dti_free(pool->reached);
+    dti_free(pool->read);
+    dti_free(pool->in_slot);
     dti_free(pool);
 }
 
@@ -183,5 +192,52 @@ dt_status dti_kv_pool_copy_block(dti_kv_pool *pool, int64_t replica, int64_t fro
         if (bytes == 0 || dt_tensor_local(x)->offset[0] != replica * pool->n_blocks) continue;
         DT_TRY(dti_tensor_copy_bytes(x, to * bytes, x, from * bytes, bytes));
     }
+    return DT_OK;
+}
+
+/* --- slots ------------------------------------------------------------------------------------ */
+
+bool dti_kv_pool_carries(const dti_kv_pool *pool)
+{
+    return pool->carry != NULL;
+}
+
+dt_status dti_kv_pool_set_slots(dti_kv_pool *pool, int64_t n_slots)
+{
+    const int64_t all = pool->replicas * n_slots;
+
+    DT_CHECK(n_slots >= 1 && n_slots <= INT32_MAX / pool->replicas, DT_ERR_ARG,
+             "a pool of %lld slots", (long long)n_slots);
+    if (pool->carry == NULL) return DT_OK;
+    dti_free(pool->read);
+    dti_free(pool->in_slot);
+    pool->in_slot = NULL;
+    pool->read = NULL;
+    DT_TRY(dti_alloc_array((size_t)all, sizeof *pool->read, (void **)&pool->read));
+    DT_TRY(dti_alloc_array((size_t)n_slots, sizeof *pool->in_slot, (void **)&pool->in_slot));
+    DT_TRY(dti_carry_set_slots(pool->carry, all));
+    pool->n_slots = n_slots;
+    return DT_OK;
+}
+
+int64_t dti_kv_pool_slot_bytes(const dti_kv_pool *pool)
+{
+    return pool->carry != NULL ? dti_carry_bytes(pool->carry) / pool->n_slots : 0;
+}
+
+dt_status dti_kv_pool_copy_slot(dti_kv_pool *pool, int64_t replica, int64_t from, int64_t to)
+{
+    const int64_t first = replica * pool->n_slots;
+
+    if (pool->carry == NULL) return DT_OK;
+    DT_CHECK(
+        replica >= 0 && replica < pool->replicas && from >= 0 && from < pool->n_slots && to >= 0 &&
+            to < pool->n_slots,
+        DT_ERR_ARG,
+        "slot %lld of replica %lld would become a copy of %lld; there are %lld replicas of %lld",
+        (long long)to, (long long)replica, (long long)from, (long long)pool->replicas,
+        (long long)pool->n_slots);
+    pool->read[first + to] = pool->read[first + from];
+    if (from != to) DT_TRY(dti_carry_copy_slot(pool->carry, first + from, first + to));
     return DT_OK;
 }

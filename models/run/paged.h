@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a pass over single tokens of several sequences carries besides ids and positions, and what
- * it does otherwise: attention, and the choice of rows that enter the head. */
+ * it does otherwise: attention, linear attention (carried.c), and the choice of rows that enter the
+ * head. */
 #ifndef DTI_MODEL_PAGED_H
 #define DTI_MODEL_PAGED_H
 
@@ -11,6 +12,8 @@
 typedef struct dti_paged {
     dt_tensor *sequence; /* [rows, 1] i32; of all replicas, of which each has its own */
     dt_tensor *table;    /* [sequences, max_blocks] i32 */
+    dt_tensor *slots; /* [rows, 1] i32: of all replicas; NULL: of layers that carry state none has
+                          * slots yet, or there is none */
     dt_tensor *out_rows; /* [n_out, 1] i32, counted in the replica; NULL: every row, in order */
     int64_t n_out;       /* of all replicas */
     int64_t n_blocks;    /* of all replicas */

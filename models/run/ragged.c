@@ -39,16 +39,58 @@ static dt_status check_call(const dt_model *m, const dti_kv_pool *pool, const dt
              (long long)pool->replicas);
     DT_CHECK(given || is_dry(m), DT_ERR_ARG, "a pass of %lld rows without their arrays",
              (long long)rows->n_rows);
+    DT_CHECK(rows->slots != NULL || pool->n_slots == 0 || is_dry(m), DT_ERR_ARG,
+             "a pass of %lld rows without the slots of their sequences, whose layers carry state",
+             (long long)rows->n_rows);
     return DT_OK;
 }
 
-/* Row i of one replica, whose arrays begin at `first`; `last`: of each sequence, the last position
- * so far. */
-static dt_status check_row(const dt_model *m, const dti_ragged *rows, int64_t i, int64_t *last)
+/* The slot of row i's sequence, among those of all replicas. */
+static int64_t slot_of(const dti_kv_pool *pool, const dti_ragged *rows, int64_t i)
+{
+    const int64_t replica = i / rows->n_rows;
+
+    return replica * pool->n_slots + rows->slots[replica * rows->n_sequences + rows->sequence[i]];
+}
+
+/* Row i of a sequence that is read up to position `last`, by this pass or (-1) by earlier ones. */
+static dt_status check_slot(dti_kv_pool *pool, const dti_ragged *rows, int64_t i, int64_t last)
+{
+    const int64_t replica = i / rows->n_rows, position = rows->positions[i];
+    const int32_t sequence = rows->sequence[i],
+                  slot = rows->slots[replica * rows->n_sequences + sequence];
+    int64_t next;
+
+    DT_CHECK(slot >= 0 && slot < pool->n_slots, DT_ERR_ARG,
+             "row %lld is of sequence %d in slot %d; there are 0 to %lld", (long long)i, sequence,
+             slot, (long long)pool->n_slots - 1);
+    DT_CHECK(pool->in_slot[slot] < 0 || pool->in_slot[slot] == sequence, DT_ERR_ARG,
+             "sequences %d and %d are both in slot %d", pool->in_slot[slot], sequence, slot);
+    pool->in_slot[slot] = sequence;
+    next = last >= 0 ? last + 1 : position > 0 ? pool->read[slot_of(pool, rows, i)] : 0;
+    DT_CHECK(position == next, DT_ERR_ARG,
+             "row %lld has position %lld of sequence %d, but slot %d has read %lld tokens: layers "
+             "that carry state read one after the other, from the first on",
+             (long long)i, (long long)position, sequence, slot, (long long)next);
+    return DT_OK;
+}
+
+/* The slots of this pass know what their rows have brought, or (-1) nobody knows what. */
+static void note_slots(dti_kv_pool *pool, const dti_ragged *rows, bool known)
+{
+    for (int64_t i = 0; i < pool->replicas * rows->n_rows && pool->n_slots > 0; i++)
+        if (rows->slots != NULL && rows->sequence[i] >= 0)
+            pool->read[slot_of(pool, rows, i)] = known ? rows->positions[i] + 1 : -1;
+}
+
+/* Row i of one replica, whose arrays begin at `first`; pool->reached: of each sequence the last
+ * position so far. */
+static dt_status check_row(const dt_model *m, dti_kv_pool *pool, const dti_ragged *rows, int64_t i)
 {
     const int64_t vocab = m->info.vocab_size, sequence = rows->sequence[i];
     const int64_t room =
         dti_min(m->info.max_positions, rows->max_blocks * (int64_t)DTI_BLOCK_TOKENS);
+    int64_t *last = pool->reached;
 
     DT_CHECK(rows->ids[i] >= 0 && rows->ids[i] < vocab, DT_ERR_ARG,
              "token id %d in row %lld is outside the vocabulary: ids are 0 to %lld", rows->ids[i],
@@ -64,6 +106,7 @@ static dt_status check_row(const dt_model *m, const dti_ragged *rows, int64_t i,
              "row %lld has position %d of sequence %lld, behind %lld: rows of a sequence come in "
              "order, each once",
              (long long)i, rows->positions[i], (long long)sequence, (long long)last[sequence]);
+    if (pool->carry != NULL) DT_TRY(check_slot(pool, rows, i, last[sequence]));
     last[sequence] = rows->positions[i];
     return DT_OK;
 }
@@ -107,12 +150,13 @@ static dt_status check_replica(const dt_model *m, dti_kv_pool *pool, const dti_r
 
     for (int64_t b = 0; b < pool->n_blocks; b++) pool->writers[b] = -1;
     for (int64_t s = 0; s < rows->n_sequences; s++) pool->reached[s] = -1;
+    for (int64_t s = 0; s < pool->n_slots; s++) pool->in_slot[s] = -1;
     for (int64_t i = 0; i < entries; i++)
         DT_CHECK(table[i] >= -1 && table[i] < pool->n_blocks, DT_ERR_ARG,
                  "block %d of sequence %lld; the pool has 0 to %lld", table[i],
                  (long long)(i / rows->max_blocks), (long long)pool->n_blocks - 1);
     for (int64_t i = r * rows->n_rows; i < (r + 1) * rows->n_rows; i++) {
-        DT_TRY(check_row(m, rows, i, pool->reached));
+        DT_TRY(check_row(m, pool, rows, i));
         DT_TRY(claim_block(pool, rows, table, i));
     }
     DT_TRY(check_table(pool, rows, table));
@@ -142,6 +186,9 @@ static dt_status agree(dt_model *m, const dti_kv_pool *pool, const dti_ragged *r
     note.hash = dti_hash_bytes(note.hash, rows->positions, n * word);
     note.hash = dti_hash_bytes(note.hash, rows->sequence, n * word);
     note.hash = dti_hash_bytes(note.hash, rows->table, entries * word);
+    if (pool->n_slots > 0)
+        note.hash = dti_hash_bytes(note.hash, rows->slots,
+                                   (size_t)(pool->replicas * rows->n_sequences) * word);
     note.hash =
         dti_hash_bytes(note.hash, rows->out_rows, (size_t)(pool->replicas * rows->n_out) * word);
     DT_TRY(dti_pass_agree(m, &note));
@@ -212,6 +259,24 @@ static dt_status make_out_rows(dt_tape *t, const dt_model *m, const dti_kv_pool 
     return st;
 }
 
+/* Of each row, in its replica; -1: it is padding. */
+static dt_status make_slots(dt_tape *t, const dt_model *m, const dti_kv_pool *pool,
+                            const dti_ragged *rows, dt_tensor **out)
+{
+    const int64_t n = pool->replicas * rows->n_rows;
+    dt_status st = DT_OK;
+    int32_t *slots;
+
+    DT_TRY(dti_alloc_array((size_t)n, sizeof *slots, (void **)&slots));
+    for (int64_t i = 0; i < n && rows->slots != NULL; i++)
+        slots[i] = rows->sequence[i] < 0
+                       ? -1
+                       : (int32_t)(slot_of(pool, rows, i) - i / rows->n_rows * pool->n_slots);
+    st = make_ints(t, m, slots, (const int64_t[]){ n, 1 }, pool->n_slots, out);
+    dti_free(slots);
+    return st;
+}
+
 static dt_status make(dt_tape *t, const dt_model *m, dti_kv_pool *pool, const dti_ragged *rows,
                       dti_paged *paged, dt_model_pass *pass)
 {
@@ -235,6 +300,7 @@ static dt_status make(dt_tape *t, const dt_model *m, dti_kv_pool *pool, const dt
     DT_TRY(make_ints(t, m, rows->positions, of_rows, 0, &pass->positions));
     DT_TRY(make_ints(t, m, rows->sequence, of_rows, rows->n_sequences, &paged->sequence));
     DT_TRY(make_ints(t, m, rows->table, of_table, pool->n_blocks, &paged->table));
+    if (pool->n_slots > 0) DT_TRY(make_slots(t, m, pool, rows, &paged->slots));
     if (rows->n_out > 0 && !wants_all(pool, rows))
         DT_TRY(make_out_rows(t, m, pool, rows, &paged->out_rows));
     return DT_OK;
@@ -254,13 +320,18 @@ dt_tensor *dti_ragged_pass(dt_tape *t, dt_model *m, dti_kv_pool *pool, const dti
     dt_scope_begin(t, m->arch->model_type);
     st = make(t, m, pool, rows, &paged, &pass);
     if (st == DT_OK) {
+        note_slots(pool, rows, false);
+        (void)dt_layers_carry(m->layers, pool->carry);
         r = dti_pass_enter(t, m, &pass, rows->n_out > 0);
+        (void)dt_layers_carry(m->layers, NULL);
         logits = dti_leave_stages(t, &r);
     } else {
         (void)dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     }
     logits = dt_scope_end(t, logits);
     if (dt_tape_status(t) != DT_OK) return NULL;
+    if (pool->n_slots == 0) dt_carry_commit(pool->carry);
+    note_slots(pool, rows, true);
     st = dti_settle_stages(m);
     if (st != DT_OK) return dti_tape_latch(t, dti_error_frame(st, __func__, __FILE__, __LINE__));
     return rows->n_out > 0 ? logits : NULL;

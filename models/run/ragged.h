@@ -2,7 +2,10 @@
  *
  * A pass over single tokens of several sequences: some are a sequence's next one, others a part of
  * a prompt. Keys and values lie in blocks of a pool, and a table says which blocks a sequence has,
- * so that sequences grow, share what they have in common and go without being moved.
+ * so that sequences grow, share what they have in common and go without being moved. What layers of
+ * linear attention carry of a sequence lies in a slot of the pool: it is what all tokens that were
+ * read have made of it, so beginnings cannot be shared, and a sequence is read from its first token
+ * on, one after the other.
  *
  * What a row gives depends on the tokens of its sequence alone: not on the other rows, on how a
  * prompt was cut into passes or on the numbers of blocks. On CPUs its logits are, bit for bit,
@@ -14,9 +17,9 @@
 
 enum { DTI_BLOCK_TOKENS = 128 }; /* a block has keys and values of as many tokens */
 
-/* Whether the model can run such passes. DT_ERR_UNSUPPORTED says what it has that cannot: layers
- * that carry state from token to token, positions that rotate otherwise beyond a length. Not
- * collective. */
+/* Whether the model can run such passes. DT_ERR_UNSUPPORTED says what it has that cannot: layers of
+ * a kind whose states have no slots (dt_kind_state), positions that rotate otherwise beyond a
+ * length. Not collective. */
 dt_status dti_ragged_check(const dt_model *m) DT_MUST_USE;
 
 /* How often the model is there, each replica for rows of its own: the ranks of its batch dims.
@@ -55,6 +58,22 @@ int64_t dti_kv_pool_block_bytes(const dti_kv_pool *pool);
 dt_status dti_kv_pool_copy_block(dti_kv_pool *pool, int64_t replica, int64_t from,
                                  int64_t to) DT_MUST_USE;
 
+/* Whether layers of the model carry state, on whatever rank. */
+bool dti_kv_pool_carries(const dti_kv_pool *pool);
+
+/* So many slots in each replica from now on, all empty; a pool begins with one. Nothing where
+ * layers carry no state. After an error the pool is to be released. Collective.
+ * Errors: DT_ERR_ARG n_slots below 1; DT_ERR_MEMORY. */
+dt_status dti_kv_pool_set_slots(dti_kv_pool *pool, int64_t n_slots) DT_MUST_USE;
+
+/* Bytes of a slot on this rank: states of the layers that it has. */
+int64_t dti_kv_pool_slot_bytes(const dti_kv_pool *pool);
+
+/* As dti_kv_pool_copy_block(), of slots: the sequence of `to` goes on from where that of `from` is.
+ * Nothing where layers carry no state. */
+dt_status dti_kv_pool_copy_slot(dti_kv_pool *pool, int64_t replica, int64_t from,
+                                int64_t to) DT_MUST_USE;
+
 /* --- A pass --------------------------------------------------------------------------------- */
 
 /* Every replica has as many rows, sequences and wanted rows; what it does not need is padding. All
@@ -69,20 +88,25 @@ typedef struct dti_ragged {
     const int32_t *table; /* [replicas, n_sequences, max_blocks]: block of positions 128 i .. 128 i
                            * + 127; -1: none of them is written or seen by this pass, because they
                            * are not read yet or no window reaches them any more */
+    const int32_t *slots; /* [replicas, n_sequences]: the slot of each; -1: this pass has no row of
+                           * it. NULL where layers carry no state */
     int64_t n_out;
     const int32_t *out_rows; /* [replicas, n_out]: rows of which logits are wanted, by number in the
                               * replica; -1: padding, of which nobody reads the logits. n_out 0: of
                               * none */
     dt_progress_fn progress; /* told of layers done; or NULL */
     void *progress_arg;
-    dt_go_on_fn go_on; /* see dt_model_pass; a pass that is broken off may have written its rows */
+    dt_go_on_fn
+        go_on; /* see dt_model_pass; a pass that is broken off may have written its rows, and
+                        * then its sequences that have slots begin anew */
     void *go_on_arg;
 } dti_ragged;
 
 /* Writes keys and values of all rows into their blocks and attends from each row to all positions
  * of its sequence up to its own. Rows of one sequence come in order of their positions, each once;
  * all positions before them were written by earlier passes, or lie in blocks that others wrote.
- * Rows that follow each other in a sequence run fastest side by side.
+ * Rows that follow each other in a sequence run fastest side by side. Where layers carry state each
+ * position is read once, behind the one before it; position 0 begins, whatever the slot held.
  *
  * Returns logits [replicas * n_out, 1, vocab_size], cut as those of dt_model_forward(), borrowed
  * from the tape; NULL where none are wanted and after an error.
@@ -90,7 +114,8 @@ typedef struct dti_ragged {
  * Collective over the model's mesh, with the same rows on all ranks.
  * Errors: latched. DT_ERR_ARG ids outside of the vocabulary, positions outside of the model's
  * context or of the table, sequences or blocks that there are not, rows of a sequence out of order,
- * a block written by one sequence that another has too: nothing is written then. */
+ * a block written by one sequence that another has too, a slot of two sequences or of one that has
+ * not read what comes before: nothing is written then. */
 dt_tensor *dti_ragged_pass(dt_tape *t, dt_model *m, dti_kv_pool *pool, const dti_ragged *rows);
 
 #endif

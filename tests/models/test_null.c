@@ -210,6 +210,8 @@ DT_TEST(null, operators_on_no_tape_give_null)
     DOWN(dt_model_forward(NULL, NULL, NULL, NULL, 0, DT_LOGITS_LAST));
     DOWN(dt_model_forward_end(NULL, NULL, NULL));
     DOWN(dt_cached_attention(NULL, NULL, 0, NULL, NULL, NULL, &options));
+    DOWN(dt_carried_conv(NULL, NULL, (dt_carried){ NULL, 0 }, NULL, NULL));
+    DOWN(dt_carried_delta(NULL, NULL, (dt_carried){ NULL, 0 }, NULL));
     DOWN(dt_tape_own(NULL, NULL));
     DOWN(dt_scope_end(NULL, NULL));
     NONE(dt_tape_fail(NULL, DT_ERR_SHAPE, "words of one's own"));

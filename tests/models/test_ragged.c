@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Passes over rows of several sequences whose keys lie in blocks: whatever is read together, in
- * whatever chunks and blocks, a token's logits are the bits of its sequence alone. What cannot be
- * run so is refused, and memory is what was said. */
+ * whatever chunks, blocks and slots, a token's logits are the bits of its sequence alone. What
+ * cannot be run so is refused, and memory is what was said. */
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +26,9 @@ DT_TEST(ragged, a_token_has_the_bits_that_it_has_alone)
         { "deepseek_v3/uneven", "tp=2", NULL, NULL, DT_BF16, 0, 0, 0 },
         { "gemma2/uneven", "dp=2", NULL, NULL, DT_F32, 0, 0, 0 },
         { "mixtral/base", "dp=2,tp=2", "int8", NULL, DT_F32, 0, 0, 0 },
+        { "qwen3_next/uneven", "tp=1", NULL, NULL, DT_F32, 0, 0, 0 },
+        { "qwen3_next/uneven", "tp=2", NULL, NULL, DT_BF16, 0, 0, 0 },
+        { "qwen3_next/base", "dp=2", NULL, NULL, DT_F32, 0, 0, 0 },
     };
 
     for (size_t i = 0; i < DT_COUNT(cases); i++) ragged_check(&cases[i], NULL);
@@ -138,6 +141,69 @@ DT_TEST(ragged, what_is_wrong_with_a_pass_is_said_before_anything_is_written)
 {
     dt_test_on_ranks("tp=1", refuse_passes, NULL);
     dt_test_on_ranks("tp=2", refuse_passes, NULL);
+}
+
+/* Passes one after the other over two sequences whose layers carry state: `message` NULL, or what
+ * is wrong. */
+static const struct slot_step {
+    int32_t positions[2], slots[2];
+    const char *message;
+} slot_steps[] = {
+    { { 0, 1 }, { 0, -1 }, "row 1 is of sequence 1 in slot -1; there are 0 to 2" },
+    { { 0, 0 }, { 3, 1 }, "row 0 is of sequence 0 in slot 3" },
+    { { 0, 0 }, { 2, 2 }, "sequences 0 and 1 are both in slot 2" },
+    { { 0, 1 }, { 0, 1 }, "row 1 has position 1 of sequence 1, but slot 1 has read 0 tokens" },
+    { { 0, 0 }, { 0, 1 }, NULL },
+    { { 1, 2 }, { 0, 1 }, "row 1 has position 2 of sequence 1, but slot 1 has read 1 tokens" },
+    { { 1, 1 }, { 0, 1 }, NULL },
+    { { 1, 2 }, { 0, 1 }, "row 0 has position 1 of sequence 0, but slot 0 has read 2 tokens" },
+    { { 2, 0 }, { 1, 0 }, NULL }, /* they have changed places, and one begins anew */
+    { { 1, 3 }, { 0, 1 }, NULL },
+};
+
+static dt_status refuse_slots(dt_mesh *mesh, const void *arg)
+{
+    dti_kv_pool *pool = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    dt_status st = DT_OK;
+    small_pass p;
+
+    (void)arg;
+    DT_TRY(load(mesh, "qwen3_next/base", &m));
+    DT_TRY(dti_kv_pool_create(m, 3, &pool));
+    DT_TRY_TO(done, st, dti_kv_pool_set_slots(pool, 3));
+    for (size_t i = 0; i < DT_COUNT(slot_steps); i++) {
+        const struct slot_step *s = &slot_steps[i];
+        right_pass(&p);
+        p.call.n_rows = 2;
+        p.sequence[1] = 1;
+        p.out[0] = 0;
+        p.out[1] = 1;
+        memcpy(p.positions, s->positions, sizeof s->positions);
+        p.call.slots = s->slots;
+        dt_tape_reset(t);
+        (void)dti_ragged_pass(t, m, pool, &p.call);
+        DT_EXPECT_TO(done, st,
+                     s->message == NULL ? dt_tape_status(t) == DT_OK
+                                        : dt_tape_status(t) == DT_ERR_ARG &&
+                                              strstr(dt_last_error()->message, s->message) != NULL,
+                     "step %zu: %s", i, dt_last_error()->message);
+    }
+    p.call.slots = NULL;
+    dt_tape_reset(t);
+    DT_EXPECT_TO(done, st, dti_ragged_pass(t, m, pool, &p.call) == NULL, "no slots");
+    st = dt_test_expect_status(__func__, __FILE__, __LINE__, dti_kv_pool_copy_slot(pool, 0, 1, 3),
+                               DT_ERR_ARG, "slot 3 of replica 0 would become a copy of 1");
+done:
+    dti_kv_pool_release(&pool);
+    return st;
+}
+
+DT_TEST(ragged, a_slot_goes_on_where_it_is_and_nowhere_else)
+{
+    dt_test_on_ranks("tp=1", refuse_slots, NULL);
+    dt_test_on_ranks("tp=2", refuse_slots, NULL);
 }
 
 static dt_status refuse_model(dt_mesh *mesh, const void *arg)

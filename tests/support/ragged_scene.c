@@ -21,6 +21,7 @@ typedef struct reader {
     int64_t length, done, chunk; /* tokens; read; of this pass, not given a row yet */
     float *alone;                /* [length, vocab] */
     int32_t blocks[MOST_BLOCKS];
+    int32_t slot;
 } reader;
 
 typedef struct scene {
@@ -31,6 +32,7 @@ typedef struct scene {
     int64_t vocab, replicas, n_blocks;
     reader readers[N];
     bool used[REPLICAS][N * MOST_BLOCKS + 1]; /* blocks */
+    int32_t free_slot[REPLICAS];
     uint64_t random;
 } scene;
 
@@ -121,21 +123,38 @@ static dt_status settle_blocks(scene *s, int64_t i)
     return DT_OK;
 }
 
-/* A sequence that has not begun takes over what another one has read of the same tokens. */
-static void share_prefix(scene *s, int64_t i)
+/* Sometimes what is carried moves to another slot. */
+static dt_status settle_slot(scene *s, int64_t i)
+{
+    const int64_t replica = i % s->replicas;
+    int32_t *const slot = &s->readers[i].slot, old = *slot;
+
+    if (draw(s, 4) != 0) return DT_OK;
+    *slot = s->free_slot[replica];
+    s->free_slot[replica] = old;
+    return dti_kv_pool_copy_slot(s->pool, replica, old, *slot);
+}
+
+/* A sequence that has not begun takes over what another one has read of the same tokens: some of
+ * it, or where that is carried all. */
+static dt_status share_prefix(scene *s, int64_t i)
 {
     reader *r = &s->readers[i], *from = &s->readers[3];
+    const bool carries = dti_kv_pool_carries(s->pool);
 
-    if (i <= 3 || r->done > 0 || i % s->replicas != 3 % s->replicas || s->c->window > 0) return;
-    r->done = dti_min(dti_min(from->done, r->length - 1), 200);
+    if (i <= 3 || r->done > 0 || i % s->replicas != 3 % s->replicas || s->c->window > 0)
+        return DT_OK;
+    if (carries && from->done >= r->length) return DT_OK;
+    r->done = carries ? from->done : dti_min(dti_min(from->done, r->length - 1), 200);
     for (int64_t k = 0; k * DTI_BLOCK_TOKENS < r->done; k++) r->blocks[k] = from->blocks[k];
+    return dti_kv_pool_copy_slot(s->pool, i % s->replicas, from->slot, r->slot);
 }
 
 /* --- passes ----------------------------------------------------------------------------------- */
 
 typedef struct pass_rows {
     int32_t ids[REPLICAS * ROWS], positions[REPLICAS * ROWS], sequence[REPLICAS * ROWS];
-    int32_t table[REPLICAS * N * MOST_BLOCKS], out[REPLICAS * ROWS];
+    int32_t table[REPLICAS * N * MOST_BLOCKS], out[REPLICAS * ROWS], slots[REPLICAS * N];
     dti_ragged call;
 } pass_rows;
 
@@ -151,13 +170,16 @@ static dt_status fill_replica(scene *s, int64_t replica, pass_rows *p)
         r->chunk = most <= 0 || draw(s, 3) == 0 ? 0 : draw(s, 2) == 0 ? 1 : 1 + draw(s, most);
         left += r->chunk;
         if (r->chunk == 0) continue;
-        share_prefix(s, i);
+        DT_TRY(share_prefix(s, i));
         r->chunk = dti_min(r->chunk, r->length - r->done);
         DT_TRY(settle_blocks(s, i));
+        DT_TRY(settle_slot(s, i));
     }
-    for (int64_t i = replica; i < N; i += s->replicas)
+    for (int64_t i = replica; i < N; i += s->replicas) {
         memcpy(p->table + (replica * N + i / s->replicas) * MOST_BLOCKS, s->readers[i].blocks,
                sizeof s->readers[i].blocks);
+        p->slots[replica * N + i / s->replicas] = s->readers[i].slot;
+    }
     while (n < rows) {
         const int64_t i = replica + draw(s, N / s->replicas) * s->replicas;
         reader *r = &s->readers[i];
@@ -236,12 +258,14 @@ static dt_status step(scene *s, int64_t *compared)
     dt_tensor *logits;
 
     memset(p.table, 0xff, sizeof p.table);
+    memset(p.slots, 0xff, sizeof p.slots);
     for (int64_t r = 0; r < s->replicas; r++) DT_TRY(fill_replica(s, r, &p));
     choose_rows(s, &p);
     p.call.ids = p.ids;
     p.call.positions = p.positions;
     p.call.sequence = p.sequence;
     p.call.table = p.table;
+    p.call.slots = p.slots;
     p.call.out_rows = p.out;
     dt_tape_reset(s->tape);
     logits = dti_ragged_pass(s->tape, s->m, s->pool, &p.call);
@@ -259,9 +283,13 @@ static dt_status run_scene(scene *s)
     for (int64_t i = 0; i < N; i++) {
         s->readers[i].length = dti_min(lengths[i], longest);
         memset(s->readers[i].blocks, 0xff, sizeof s->readers[i].blocks);
+        s->readers[i].slot = (int32_t)i;
         DT_TRY(read_alone(s, i));
     }
-    for (int64_t r = 0; r < s->replicas; r++) s->used[r][s->n_blocks - 1] = true; /* not ours */
+    for (int64_t r = 0; r < s->replicas; r++) {
+        s->used[r][s->n_blocks - 1] = true; /* not ours */
+        s->free_slot[r] = N;
+    }
     while (!is_done(s)) DT_TRY(step(s, &compared));
     DT_EXPECT(compared > 100, "%lld tokens were compared", (long long)compared);
     return DT_OK;
@@ -292,6 +320,7 @@ static dt_status on_mesh(dt_mesh *mesh, const void *arg)
     DT_TRY_TO(done, st, dt_tape_create(dt_mesh_runtime(mesh), &s->tape));
     DT_TRY_TO(done, st, dti_kv_pool_create(s->m, 1, &s->pool));
     DT_TRY_TO(done, st, dti_kv_pool_resize(s->pool, s->n_blocks));
+    DT_TRY_TO(done, st, dti_kv_pool_set_slots(s->pool, N + 1));
     DT_TRY_TO(done, st, run_scene(s));
 done:
     for (int i = 0; i < N; i++) dti_free(s->readers[i].alone);

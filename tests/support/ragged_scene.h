@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Six sequences of a fixture, read in random chunks, company and blocks by ragged passes, some of
- * them with what others have read before them: each token's logits are those of its sequence
- * alone. */
+ * Six sequences of a fixture, read in random chunks, company, blocks and slots by ragged passes,
+ * some of them with what others have read before them: each token's logits are those of its
+ * sequence alone. */
 #ifndef DT_TEST_RAGGED_SCENE_H
 #define DT_TEST_RAGGED_SCENE_H
 
