@@ -2,9 +2,10 @@
  *
  * Continuous batching: texts of any lengths and options are made together, one pass after another;
  * they come and go between passes. Keys and values lie in blocks of a pool, which texts with the
- * same beginning share. What a text is does not depend on its neighbours, on how its prompt was cut
- * into passes, on what was shared or read again: on CPUs its tokens and scores are, bit for bit,
- * those of dt_generate_batch() alone. docs/engine.md */
+ * same beginning share; what layers of linear attention carry of a text lies in a slot. What a text
+ * is does not depend on its neighbours, on how its prompt was cut into passes, on what was shared
+ * or read again: on CPUs its tokens and scores are, bit for bit, those of dt_generate_batch()
+ * alone. docs/engine.md */
 #ifndef DT_ENGINE_H
 #define DT_ENGINE_H
 
@@ -21,16 +22,18 @@ typedef struct dt_engine dt_engine;
 typedef struct dt_engine_options {
     size_t size;          /* sizeof(dt_engine_options) */
     int64_t pool_tokens;  /* whose keys and values there is room for, in each replica; or */
-    int64_t pool_bytes;   /* bytes of them on each rank; or, if both are 0, */
+    int64_t pool_bytes;   /* bytes of them on each rank, and of slots; or, if both are 0, */
     double pool_share;    /* of what this machine has for each of its ranks, beside what it
                              * holds: 0.25. Not of a GPU: there one of the others says */
-    int64_t max_texts;    /* in a pass of a replica: 32 */
+    int64_t max_texts;    /* in a pass of a replica: 32. Without pool_tokens slots take no more
+                          * than half of the bytes: then as many as there are slots */
     int64_t max_rows;     /* tokens in a pass of a replica: 512 */
     int64_t max_queued;   /* prompts that wait: 1024 */
     double latency_s;     /* wanted from token to token of a text while prompts are read, which get
                             * the time that is left; 0.25. 0: prompts are read as fast as they can
                             * be */
-    bool no_prefix_cache; /* blocks of texts with the same beginning are not shared */
+    bool no_prefix_cache; /* blocks of texts with the same beginning are not shared. They never are
+                           * where texts have slots, which hold no state of a block's end */
     bool reserve;         /* a text begins when there is room for all of it, so that none ever has
                             * to give its room back and be read again */
     dt_progress_fn progress; /* layers of a pass, on every rank; or NULL */
@@ -59,8 +62,9 @@ typedef struct dt_engine_options {
  * Ownership   *out is released with dt_engine_release(), before the model.
  * Errors      DT_ERR_ARG          NULL, or an option out of its range
  *             DT_ERR_UNSUPPORTED  a model that cannot be run so: layers that carry states from
- *                                 token to token, positions that turn otherwise beyond a length; a
- *                                 plan that cuts tokens of caches
+ *                                 token to token which do not lie in slots (dt_kind_state),
+ *                                 positions that turn otherwise beyond a length; a plan that cuts
+ *                                 tokens of caches
  *             DT_ERR_MEMORY       the pool; those of a pass
  */
 DT_API DT_MUST_USE dt_status dt_engine_create(dt_model *model, const dt_engine_options *options,
@@ -154,6 +158,9 @@ typedef struct dt_engine_counts {
     int64_t new_tokens;       /* of texts */
     int64_t preemptions;      /* texts that gave their room back, to be read again */
     double pass_s, row_s;     /* what a pass takes by now, and each of its rows more */
+    int64_t slots;            /* of all replicas: what layers carry of a text that runs; 0: they
+                               * carry nothing. `running` of them are used */
+    int64_t slot_bytes;       /* on this rank */
 } dt_engine_counts;
 
 /** Not collective. Errors: DT_ERR_ARG NULL. */

@@ -62,36 +62,47 @@ static dt_status bytes_of_pool(const dt_engine *e, int64_t *bytes)
     return DT_OK;
 }
 
-/* No more than all texts of a pass can have, unless others may find what texts have left. */
-static dt_status count_blocks(const dt_engine *e, int64_t *n)
+/* Blocks are no more than all texts of a pass can have, unless others may find what texts have
+ * left. Where layers carry state each text that runs has a slot: no more than half of the bytes is
+ * theirs, and fewer texts run then. */
+static dt_status count_pool(dt_engine *e, int64_t *n_blocks, int64_t *n_slots)
 {
     const int64_t block = DTI_BLOCK_TOKENS, each = dti_kv_pool_block_bytes(e->pool);
     const int64_t longest = dti_divide_up(e->model->info.max_positions, block);
+    const int64_t slot = dti_kv_pool_slot_bytes(e->pool);
     int64_t bytes, most = dti_min(INT32_MAX / e->replicas, longest * e->o.max_texts * 2);
 
-    *n = dti_divide_up(e->o.pool_tokens, block);
-    if (*n == 0) {
+    *n_slots = e->o.max_texts;
+    *n_blocks = dti_divide_up(e->o.pool_tokens, block);
+    if (*n_blocks == 0) {
         DT_TRY(bytes_of_pool(e, &bytes));
-        *n = dti_min(each > 0 ? bytes / each : most, most);
+        if (slot > 0) *n_slots = dti_min(*n_slots, bytes / 2 / slot);
+        bytes -= *n_slots * slot;
+        *n_blocks = dti_min(each > 0 ? bytes / each : most, most);
     }
-    DT_TRY(reduce(e, DT_MIN, n));
-    DT_CHECK(*n >= 1, DT_ERR_MEMORY, "there is no room for a block of %lld tokens, %lld bytes",
-             (long long)block, (long long)each);
+    DT_TRY(reduce(e, DT_MIN, n_blocks));
+    DT_TRY(reduce(e, DT_MIN, n_slots));
+    DT_CHECK(*n_slots >= 1, DT_ERR_MEMORY,
+             "half of the pool has no room for the %lld bytes that layers carry of a text",
+             (long long)slot);
+    DT_CHECK(*n_blocks >= 1, DT_ERR_MEMORY,
+             "there is no room for a block of %lld tokens, %lld bytes", (long long)block,
+             (long long)each);
     return DT_OK;
 }
 
-static dt_status make_schedule(dt_engine *e, int64_t n_blocks)
+static dt_status make_schedule(dt_engine *e, int64_t n_blocks, int64_t n_slots)
 {
     int64_t sees = dti_kv_pool_sees(e->pool); /* other stages may see more */
     dti_schedule_options o = { .n_replicas = e->replicas,
                                .n_blocks = n_blocks,
                                .block = DTI_BLOCK_TOKENS,
-                               .max_running = e->o.max_texts,
+                               .max_running = n_slots,
                                .max_rows = e->o.max_rows,
                                .max_waiting = e->o.max_queued,
                                .wanted_ns = llround(e->o.latency_s * 1e9),
                                .slowed = e->o.slowdown > 0 ? llround((e->o.slowdown - 1) * 1e3) : 0,
-                               .finds = !e->o.no_prefix_cache,
+                               .finds = !e->o.no_prefix_cache && !dti_kv_pool_carries(e->pool),
                                .reserves = e->o.reserve };
 
     DT_TRY(reduce(e, DT_MAX, &sees));
@@ -102,16 +113,17 @@ static dt_status make_schedule(dt_engine *e, int64_t n_blocks)
 
 static dt_status make_engine(dt_engine *e)
 {
-    int64_t n;
+    int64_t n_blocks, n_slots;
 
     DT_TRY(dti_ragged_check(e->model));
     if (!dt_mesh_is_member(e->model->mesh)) return DT_OK;
     e->replicas = dti_ragged_replicas(e->model);
     DT_TRY(dt_tape_create(dt_mesh_runtime(e->model->mesh), &e->tape));
     DT_TRY(dti_kv_pool_create(e->model, 1, &e->pool));
-    DT_TRY(count_blocks(e, &n));
-    DT_TRY(dti_kv_pool_resize(e->pool, n));
-    DT_TRY(make_schedule(e, n));
+    DT_TRY(count_pool(e, &n_blocks, &n_slots));
+    DT_TRY(dti_kv_pool_resize(e->pool, n_blocks));
+    DT_TRY(dti_kv_pool_set_slots(e->pool, n_slots));
+    DT_TRY(make_schedule(e, n_blocks, n_slots));
     return DT_OK;
 }
 
@@ -158,6 +170,7 @@ void dt_engine_release(dt_engine **engine)
     dti_free(e->pass.positions);
     dti_free(e->pass.sequence);
     dti_free(e->pass.table);
+    dti_free(e->pass.slots);
     dti_free(e->pass.out_rows);
     dti_free(e->choices);
     dti_free(e->events);
@@ -335,7 +348,11 @@ dt_status dt_engine_count(const dt_engine *engine, dt_engine_counts *out)
                                .preemptions = c.preempted,
                                .pass_s = (double)cost.pass_ns * 1e-9,
                                .row_s = (double)cost.row_ns * 1e-9 };
-    if (engine->pool != NULL) out->block_bytes = dti_kv_pool_block_bytes(engine->pool);
+    if (engine->pool == NULL) return DT_OK;
+    out->block_bytes = dti_kv_pool_block_bytes(engine->pool);
+    out->slot_bytes = dti_kv_pool_slot_bytes(engine->pool);
+    if (engine->schedule != NULL && dti_kv_pool_carries(engine->pool))
+        out->slots = engine->replicas * engine->schedule->o.max_running;
     return DT_OK;
 }
 

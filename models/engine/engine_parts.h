@@ -49,8 +49,8 @@ typedef struct dti_choosing {
 
 /* Arrays of a dti_ragged. */
 typedef struct dti_pass_arrays {
-    int32_t *ids, *positions, *sequence, *table, *out_rows;
-    size_t ids_room, positions_room, sequence_room, table_room, out_room;
+    int32_t *ids, *positions, *sequence, *table, *slots, *out_rows;
+    size_t ids_room, positions_room, sequence_room, table_room, slots_room, out_room;
 } dti_pass_arrays;
 
 /* t = pass_ns + rows * row_ns, fitted to passes of which older ones count less and less: sums. */

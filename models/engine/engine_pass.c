@@ -43,6 +43,7 @@ static dt_status make_room(dt_engine *e, const extents *x)
     DT_TRY(room(&a->positions, &a->positions_room, k * x->rows, 0));
     DT_TRY(room(&a->sequence, &a->sequence_room, k * x->rows, -1));
     DT_TRY(room(&a->table, &a->table_room, k * x->sequences * x->blocks, -1));
+    DT_TRY(room(&a->slots, &a->slots_room, k * x->sequences, -1));
     DT_TRY(room(&a->out_rows, &a->out_room, k * x->out, -1));
     return DT_OK;
 }
@@ -63,6 +64,7 @@ static void fill_replica(dt_engine *e, const extents *x, int64_t k)
             a->sequence[at] = (int32_t)i;
         }
         for (int64_t j = 0; j < q->n_table; j++) table[j] = q->table[j];
+        a->slots[k * x->sequences + i] = q->slot;
         if (part->chooses) a->out_rows[out++] = (int32_t)(at - k * x->rows - 1);
     }
 }
@@ -78,6 +80,8 @@ dt_status dti_engine_pass(dt_engine *e, dt_tensor **logits)
         const dti_plan *p = &e->schedule->replicas[k].plan;
         for (int64_t i = 0; i < p->n_copies; i++)
             DT_TRY(dti_kv_pool_copy_block(e->pool, k, p->copies[i].from, p->copies[i].to));
+        for (int64_t i = 0; i < p->n_forks; i++)
+            DT_TRY(dti_kv_pool_copy_slot(e->pool, k, p->forks[i].from, p->forks[i].to));
         fill_replica(e, &x, k);
     }
     rows = (dti_ragged){ .n_rows = x.rows,
@@ -87,6 +91,7 @@ dt_status dti_engine_pass(dt_engine *e, dt_tensor **logits)
                          .n_sequences = x.sequences,
                          .max_blocks = x.blocks,
                          .table = a->table,
+                         .slots = a->slots,
                          .n_out = x.out,
                          .out_rows = a->out_rows,
                          .progress = e->o.progress,

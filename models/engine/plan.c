@@ -240,5 +240,7 @@ uint64_t dti_plan_hash(uint64_t h, const dti_plan *p)
     }
     for (int64_t i = 0; i < p->n_copies; i++)
         h = dti_hash_bytes(h, &p->copies[i], sizeof p->copies[i]);
+    for (int64_t i = 0; i < p->n_forks; i++)
+        h = dti_hash_bytes(h, &p->forks[i], sizeof p->forks[i]);
     return dti_hash_word(h, (uint64_t)p->n_rows);
 }

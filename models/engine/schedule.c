@@ -46,6 +46,7 @@ static dt_status make_replica(const dti_schedule_options *o, dti_replica *r)
     DT_TRY(dti_alloc_array(most, sizeof *r->slots, (void **)&r->slots));
     DT_TRY(dti_alloc_array(most, sizeof *r->plan.parts, (void **)&r->plan.parts));
     DT_TRY(dti_alloc_array(most, sizeof *r->plan.copies, (void **)&r->plan.copies));
+    DT_TRY(dti_alloc_array(most, sizeof *r->plan.forks, (void **)&r->plan.forks));
     return DT_OK;
 }
 
@@ -94,6 +95,7 @@ static void free_replica(dti_replica *r)
     dti_free(r->slots);
     dti_free(r->plan.parts);
     dti_free(r->plan.copies);
+    dti_free(r->plan.forks);
 }
 
 void dti_schedule_free(dti_schedule **schedule)
@@ -407,6 +409,7 @@ static dt_status fork_text(dti_schedule *s, const dti_sequence *q, int64_t i, in
     s->counts
         .waiting++; /* it is none of those that wait, but dti_sequence_run() takes it for one */
     dti_sequence_run(s, f);
+    r->plan.forks[r->plan.n_forks++] = (dti_copy){ q->slot, f->slot };
     return DT_OK;
 
 fail:
@@ -443,6 +446,7 @@ dt_status dti_schedule_feed(dti_schedule *s, const dti_choice *choices, int64_t 
     s->stepped = false;
     for (int64_t k = 0; k < s->o.n_replicas; k++) {
         dti_replica *r = &s->replicas[k];
+        r->plan.n_forks = 0; /* the last ones were made with the plan */
         for (int64_t i = 0; i < r->plan.n_parts; i++) {
             const dti_plan_part *p = &r->plan.parts[i];
             const int64_t texts = p->of->n_texts;

@@ -9,7 +9,10 @@
  * many tokens as the wanted time allows, in order: larger priority first, then first come. A text
  * begins when there are blocks for all that it knows. Where blocks run out, the last text in order
  * loses its own and waits, at its place in the order: it reads everything again. Since the order is
- * total, the first in it always moves on. */
+ * total, the first in it always moves on.
+ *
+ * A text that runs has a slot. What layers carry of it lies there, so a text that begins reads from
+ * its first token on, and the texts that a prompt becomes begin with copies of its slot. */
 #ifndef DTI_SCHEDULE_H
 #define DTI_SCHEDULE_H
 
@@ -25,8 +28,8 @@ typedef struct dti_schedule_options {
     int64_t window;      /* tokens that a token sees, itself among them; 0: all before it */
     int64_t wanted_ns;   /* between two tokens of a text; 0: whatever it takes */
     int64_t slowed;      /* prompts make it at most so many thousandths longer; 0: no such bound */
-    int64_t finds;       /* 1: blocks of equal beginnings are shared */
-    int64_t reserves;    /* 1: a text begins when all it may ever need is there */
+    int64_t finds;    /* 1: blocks of equal beginnings are shared; not where layers carry state */
+    int64_t reserves; /* 1: a text begins when all it may ever need is there */
 } dti_schedule_options;
 
 /* Texts of one prompt. */
@@ -64,15 +67,17 @@ typedef struct dti_plan_part {
 } dti_plan_part;
 
 typedef struct dti_copy {
-    int32_t from, to; /* blocks */
+    int32_t from, to; /* blocks, or slots */
 } dti_copy;
 
 /* What a replica does: the copies, in order, then the pass. */
 typedef struct dti_plan {
     dti_plan_part *parts; /* [n_parts] */
     int64_t n_parts, n_rows, n_choices;
-    dti_copy *copies; /* [n_copies] */
+    dti_copy *copies; /* [n_copies] of blocks */
     int64_t n_copies;
+    dti_copy *forks; /* [n_forks] of slots: texts that the last choices have made */
+    int64_t n_forks;
 } dti_plan;
 
 typedef struct dti_replica {

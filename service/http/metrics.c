@@ -86,7 +86,8 @@ static void read_values(const dti_http_model *m, double values[N_VALUES])
     values[n++] = (double)c.engine.blocks;
     values[n++] = (double)c.engine.used_blocks;
     values[n++] = (double)c.engine.kept_blocks;
-    values[n++] = (double)(c.engine.block_bytes * c.engine.blocks);
+    values[n++] =
+        (double)(c.engine.block_bytes * c.engine.blocks + c.engine.slot_bytes * c.engine.slots);
     values[n++] = (double)c.engine.read_tokens;
     values[n++] = (double)c.engine.found_tokens;
     values[n++] = (double)c.engine.preemptions;
@@ -114,7 +115,7 @@ static const struct {
     { "cache_blocks", "Blocks of keys and values that texts share a pool of.", GAUGE },
     { "cache_blocks_used", "Those that texts hold, now.", GAUGE },
     { "cache_blocks_kept", "Those that are free, and found by texts that begin alike.", GAUGE },
-    { "cache_bytes", "Of the pool, on rank 0.", GAUGE },
+    { "cache_bytes", "Of the pool, and of what layers carry of texts, on rank 0.", GAUGE },
     { "prompt_tokens_read_total", "Tokens of prompts that were read.", COUNTER },
     { "prompt_tokens_found_total", "Tokens of prompts found in blocks of other texts.", COUNTER },
     { "preemptions_total", "Texts that gave their room back, to be read again.", COUNTER },

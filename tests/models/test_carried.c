@@ -6,6 +6,7 @@
  * tests/parallel_styles/test_carry.c. */
 #include <dtensor.h>
 #include <dtensor/architectures.h>
+#include <dtensor/engine.h>
 #include <dtensor/weights.h>
 #include <math.h>
 #include <stdlib.h>
@@ -315,6 +316,28 @@ static dt_status rewinds(dt_mesh *mesh, const void *arg)
 DT_TEST(carried, a_state_forgets_whole_sequences_and_takes_no_padding)
 {
     for (size_t m = 0; m < DT_COUNT(meshes); m++) dt_test_on_ranks(meshes[m], rewinds, NULL);
+}
+
+/* A kind of one's own does not find its states in slots. */
+static dt_status refuses_engines(dt_mesh *mesh, const void *arg)
+{
+    DT_HELD(model) *m = NULL;
+    dt_engine *e = NULL;
+
+    (void)arg;
+    DT_TRY(dt_style_register(dt_mesh_runtime(mesh), "channels", &channels));
+    DT_TRY(make(mesh, &m));
+    DT_EXPECT_STATUS(dt_engine_create(m, NULL, &e), DT_ERR_UNSUPPORTED,
+                     "blocks.0.mix carries state \"h\" from token to token, which its kind does "
+                     "not keep in slots");
+    DT_EXPECT(e == NULL, "an engine");
+    return DT_OK;
+}
+
+DT_TEST(carried, engines_refuse_kinds_without_slots)
+{
+    dt_test_on_ranks("tp=1", refuses_engines, NULL);
+    dt_test_on_ranks("tp=2", refuses_engines, NULL);
 }
 
 /* --- run again from the first token ----------------------------------------------------------- */

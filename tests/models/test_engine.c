@@ -28,10 +28,18 @@ DT_TEST(engine, makes_the_texts_that_are_made_alone)
           .most_new = 30,
           .seed = 2,
           .options = TIGHT },
+        { .fixture = "qwen3_next/uneven", /* layers that carry state */
+          .dtype = DT_BF16,
+          .n_requests = 24,
+          .longest = 300,
+          .most_new = 40,
+          .seed = 4,
+          .options = TIGHT },
     };
 
     for (size_t i = 0; i < DT_COUNT(runs); i++) dt_engine_run_check(&runs[i], "tp=1");
     dt_engine_run_check(&runs[0], "tp=2");
+    dt_engine_run_check(&runs[2], "tp=2");
 }
 
 /* Texts of three blocks in a pool of two: those that no window reaches any more are given back. */

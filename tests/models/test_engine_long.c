@@ -24,7 +24,7 @@ static const size_case sizes[] = {
 static const char *const fixtures[] = { "llama/uneven",   "qwen3_moe/uneven", "gemma3/uneven",
                                         "mistral/uneven", "phi3/uneven",      "mixtral/base",
                                         "qwen2/windows",  "gpt_neo/uneven",   "qwen3/uneven",
-                                        "gemma2/uneven",  "smollm3/uneven" };
+                                        "gemma2/uneven",  "smollm3/uneven",   "qwen3_next/uneven" };
 
 static void check(size_t i, const char *mesh, const char *weights, dt_dtype dtype)
 {
@@ -51,12 +51,12 @@ static void check(size_t i, const char *mesh, const char *weights, dt_dtype dtyp
 
 enum { REQUESTS = 500, ROUNDS = 2, MESHES = 3 };
 
-/* Three of them have experts, six windows, one latents. */
+/* Four of them have experts, six windows, one latents, one linear attention. */
 static const char *const models[] = { "llama/uneven",   "qwen3_moe/uneven", "deepseek_v3/uneven",
                                       "gemma3/uneven",  "gpt_oss/uneven",   "mistral/uneven",
                                       "phi3/uneven",    "gpt_neo/uneven",   "qwen2/windows",
                                       "smollm3/uneven", "mixtral/base",     "gemma2/uneven",
-                                      "qwen3/uneven" };
+                                      "qwen3/uneven",   "qwen3_next/uneven" };
 
 static int64_t draw(uint64_t *u, int64_t n)
 {
@@ -145,10 +145,12 @@ DT_TEST(engine_long, on_replicas_and_stages)
     static const char *const meshes[] = { "dp=2", "dp=2,tp=2", "pp=2", "dp=3", "pp=2,tp=2" };
 
     for (size_t i = 0; i < DT_COUNT(meshes); i++) check(i * 2, meshes[i], NULL, DT_BF16);
+    for (size_t i = 0; i < DT_COUNT(meshes); i++) check(11, meshes[i], NULL, DT_BF16);
+    check(11, "tp=4", NULL, DT_F32);
 }
 
 DT_TEST(engine_long, with_packed_weights)
 {
     check(0, "tp=1", "int8", DT_BF16);
-    check(11, "tp=2", "int4", DT_BF16);
+    check(10, "tp=2", "int4", DT_BF16);
 }

@@ -2,8 +2,7 @@
  *
  * Models with linear attention: prompts in pieces, beams, what a sequence holds, and what such
  * models are refused for. Logits and tokens are in test_golden.c, what layers carry in
- * test_carried.c. */
-#include <dtensor/engine.h>
+ * test_carried.c, engines in test_engine_slots.c. */
 #include <dtensor/generation.h>
 #include <dtensor/model_training.h>
 #include <stdio.h>
@@ -180,19 +179,14 @@ static dt_status refuses(dt_mesh *mesh, const void *arg)
     static const int32_t longer[] = { 1, 2, 3 }, shorter[] = { 1, 2 };
     const dt_ids prompts[] = { { longer, 3 }, { shorter, 2 } };
     dt_generate_options o = DT_GENERATE_OPTIONS_INIT;
-    dt_engine_options engine = DT_ENGINE_OPTIONS_INIT;
     dt_loss_options how = DT_LOSS_OPTIONS_INIT;
     DT_HELD(tape) *t = dt_test_tape(mesh);
     DT_HELD(model) *m = NULL;
     dt_generated *g = NULL;
-    dt_engine *e = NULL;
     dt_tensor *x;
 
     (void)arg;
     DT_TRY(load(mesh, "qwen3_next/base", DT_F32, &m));
-    DT_EXPECT_STATUS(dt_engine_create(m, &engine, &e), DT_ERR_UNSUPPORTED,
-                     "dt_generate() makes texts one by one");
-    DT_EXPECT(e == NULL, "an engine");
     DT_EXPECT_STATUS(dt_generate_batch(m, prompts, 2, &o, &g), DT_ERR_UNSUPPORTED,
                      "run sequences of one length together");
     how.starts = starts;

@@ -103,6 +103,27 @@ DT_TEST(together, in_stages_and_replicas)
     served_free(a, N_REQUESTS);
 }
 
+/* Layers that carry state: each text has a slot, also where fewer run than ask; beams take turns.
+ * Alone prompts of one request would be padded. */
+DT_TEST(together, with_linear_attention)
+{
+    static const char next[] = "qwen3_next/base";
+    static served_request a[N_REQUESTS];
+    char folder[DT_TEST_PATH_BYTES];
+    dt_service_counts counts;
+
+    for (int i = 0; i < N_REQUESTS; i++) {
+        served_ask(&a[i], i);
+        a[i].n_prompts = 1;
+        for (int j = 0; j < LONGEST; j++) a[i].ids[0][j] %= 80;
+    }
+    served_alone(dt_test_source_path(folder, "tests/golden/%s", next), 2, a, N_REQUESTS);
+    check(&(together_case){ next, "tp=2", 2, 5, NULL }, a, &counts);
+    DT_ASSERT(counts.engine.passes > 0 && counts.engine.passes < counts.engine.new_tokens);
+    DT_ASSERT_EQ_INT(counts.engine.slots, 5);
+    served_free(a, N_REQUESTS);
+}
+
 /* Positions that turn otherwise beyond a length, and texts of a prompt that a pass does not have:
  * they have steps of their own. */
 DT_TEST(together, what_cannot_share_passes_takes_turns)

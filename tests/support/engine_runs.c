@@ -151,28 +151,38 @@ static void make_request(request_run *r, const dt_engine_run *run, uint64_t *u, 
     }
 }
 
-/* Options may ban all tokens: then that is what both have to say. */
+static void keep_alone(request_run *r, const dt_generated *g, int64_t first, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const dt_ids ids = dt_generated_ids(g, i);
+        text_run *t = &r->alone[first + i];
+        memcpy(t->ids, ids.ids, (size_t)ids.n * sizeof *ids.ids);
+        t->n = ids.n;
+        for (int64_t k = 0, n_list = 0; k < ids.n; k++) {
+            const dt_logprob *list = dt_generated_logprobs(g, i, k, &n_list);
+            hash_logprobs(t, list, n_list);
+        }
+        t->end = dt_generated_end(g, i);
+    }
+}
+
+/* Options may ban all tokens: then that is what both have to say. Prompts of two lengths have
+ * padding, which layers that carry state refuse: these are greedy, and made one by one. */
 static dt_status make_alone(dt_model *m, request_run *r)
 {
-    dt_generated *g = NULL;
-    dt_status st;
+    const bool apart = dt_layers_carry_states(dt_model_layers(m));
+    const int64_t n = apart ? 1 : r->n_prompts, texts = r->n_texts / r->n_prompts * n;
 
     r->seen = &r->scores[0];
-    st = dt_generate_batch(m, r->prompts, r->n_prompts, &r->options, &g);
-    if (st != DT_OK) r->errors[0] = *dt_last_error();
-    if (st == DT_ERR_ARG) return DT_OK;
-    DT_TRY(st);
-    for (int64_t i = 0; i < r->n_texts; i++) {
-        const dt_ids ids = dt_generated_ids(g, i);
-        memcpy(r->alone[i].ids, ids.ids, (size_t)ids.n * sizeof *ids.ids);
-        r->alone[i].n = ids.n;
-        for (int64_t n = 0, n_list = 0; n < ids.n; n++) {
-            const dt_logprob *list = dt_generated_logprobs(g, i, n, &n_list);
-            hash_logprobs(&r->alone[i], list, n_list);
-        }
-        r->alone[i].end = dt_generated_end(g, i);
+    for (int64_t p = 0; p < r->n_prompts; p += n) {
+        dt_generated *g = NULL;
+        const dt_status st = dt_generate_batch(m, r->prompts + p, n, &r->options, &g);
+        if (st != DT_OK) r->errors[0] = *dt_last_error();
+        if (st == DT_ERR_ARG) return DT_OK;
+        DT_TRY(st);
+        keep_alone(r, g, p * texts, texts);
+        dt_generated_release(&g);
     }
-    dt_generated_release(&g);
     return DT_OK;
 }
 
