@@ -152,5 +152,5 @@ DT_TEST(engine_long, on_replicas_and_stages)
 DT_TEST(engine_long, with_packed_weights)
 {
     check(0, "tp=1", "int8", DT_BF16);
-    check(10, "tp=2", "int4", DT_BF16);
+    check(12, "tp=2", "int4", DT_BF16);
 }
