@@ -171,3 +171,36 @@ DT_TEST(kernels_delta, gated_delta_rules_match_float64)
         for (size_t i = 0; i < DT_COUNT(cases); i++)
             for (int which = 0; which < 2; which++) run_delta(kt_floats[t], &cases[i], which);
 }
+
+/* Products and sums are rounded one by one, in one order, on every machine. */
+DT_TEST(kernels_delta, instruction_sets_give_the_same_bits)
+{
+    static const delta_case x = { 2, 37, 2, 2, 33, 70 };
+    const int64_t keys[] = { x.batch, x.tokens, x.heads, x.width };
+    const int64_t values[] = { x.batch, x.tokens, x.heads, x.group, x.value };
+    const int64_t state[] = { x.batch, x.heads, x.group, x.width, x.value };
+    dt_local in[N_IN] = {
+        kt_filled(DT_BF16, 4, keys, KT_UNIFORM, 1),   kt_filled(DT_BF16, 4, keys, KT_UNIFORM, 2),
+        kt_filled(DT_BF16, 5, values, KT_UNIFORM, 3), kt_filled(DT_F32, 4, values, KT_UNIFORM, 4),
+        kt_filled(DT_BF16, 4, values, KT_UNIFORM, 5), kt_filled(DT_F32, 5, state, KT_UNIFORM, 6)
+    };
+    dt_local out[2][2];
+
+    absolute(&in[DECAY], -1);
+    for (int isa = 0; isa <= (int)dti_isa_detect(); isa++) {
+        DT_ENDS(dti_cpu_destroy) dti_cpu *cpu = NULL;
+        dt_local *const y = out[isa > 0];
+        dt_kargs args = { .in = in, .out = y, .n_in = N_IN, .n_out = 2 };
+        DT_ASSERT_OK(dti_cpu_create((dti_isa)isa, NULL, &cpu));
+        args.cpu = cpu;
+        y[0] = kt_local(DT_BF16, 5, values);
+        y[1] = kt_local(DT_F32, 5, state);
+        DT_ASSERT_OK(dti_gated_delta_cpu(&args));
+        for (int r = 0; r < 2; r++)
+            DT_ASSERT(memcmp(y[r].data, out[0][r].data,
+                             (size_t)kt_count(&y[r]) * dt_dtype_size(y[r].dtype)) == 0);
+        for (int r = 0; r < 2 && isa > 0; r++) kt_release(&y[r]);
+    }
+    for (int r = 0; r < 2; r++) kt_release(&out[0][r]);
+    for (int i = 0; i < N_IN; i++) kt_release(&in[i]);
+}

@@ -138,6 +138,22 @@ static const dti_step_ops *steps_of(dti_isa isa)
     }
 }
 
+static dti_delta_fn delta_of(dti_isa isa)
+{
+    switch (isa) {
+#ifdef DT_HAVE_X86_KERNELS
+    case DTI_ISA_AVX2:
+        return dti_delta_avx2;
+    case DTI_ISA_AVX512:
+    case DTI_ISA_AVX512_BF16:
+    case DTI_ISA_AMX:
+        return dti_delta_avx512;
+#endif
+    default:
+        return dti_delta_portable;
+    }
+}
+
 static const dti_dots_ops *dots_of(dti_isa isa, dt_dtype dtype)
 {
     switch (isa) {
@@ -182,6 +198,7 @@ dt_status dti_cpu_create(dti_isa isa, dti_pool *pool, dti_cpu **out)
     cpu->rows = dti_cpu_rows_of(isa);
     cpu->random = random_of(isa);
     cpu->steps = steps_of(isa);
+    cpu->delta = delta_of(isa);
     for (int t = 0; t < DTI_N_DOTS_DTYPES; t++) {
         cpu->dots[t] = dots_of(isa, (dt_dtype)t);
         cpu->panels[t] = panels_of(isa, (dt_dtype)t);

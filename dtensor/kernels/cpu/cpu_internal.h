@@ -8,6 +8,7 @@
 #include "dtensor/kernels/cpu/cpu_random.h"
 #include "dtensor/kernels/cpu/cpu_rows.h"
 #include "dtensor/kernels/cpu/cpu_steps.h"
+#include "dtensor/kernels/cpu/delta_step.h"
 #include "dtensor/kernels/cpu/dots.h"
 #include "dtensor/kernels/cpu/onednn.h"
 #include "dtensor/kernels/cpu/panels.h"
@@ -21,6 +22,7 @@ struct dti_cpu {
     const dti_row_ops *rows; /* by dtype */
     dti_random_fn random;
     const dti_step_ops *steps;
+    dti_delta_fn delta;
     const dti_dots_ops *dots[DTI_N_DOTS_DTYPES];
     const dti_panel_ops *panels[DTI_N_DOTS_DTYPES]; /* NULL: there are none */
     const struct dti_attention_ops *attention;

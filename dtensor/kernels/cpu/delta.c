@@ -189,90 +189,101 @@ dt_status dti_causal_conv_slots_cpu(const dt_kargs *a)
 
 /* --- gated delta rule ------------------------------------------------------------------------- */
 
-/* Columns of a head's values that are computed together: each has its own column of the state. */
-enum { COLUMNS = 32 };
+enum { COLUMNS = DTI_DELTA_COLUMNS, TOKENS = 16 };
 #define UNIT_EPS 1e-6f
 
 typedef struct delta_job {
     const dti_row_ops *ops;
+    dti_delta_fn step;
     const slot_rows *rows; /* NULL: sequences of `tokens` each */
     const char *q, *k, *v, *beta;
     const float *decay, *before;
     char *y;
-    float *after, *unit; /* unit: 2 D for each worker, a token's query and key */
+    float *after, *room; /* room: of each worker, see delta_columns */
     int64_t batch, tokens, heads, group, width, value, bytes; /* B, T, H, R, D, E */
 } delta_job;
 
-/* A head's columns of x in f32, of length 1, times scale. */
-static void load_unit(const delta_job *j, const char *x, float scale, float *to)
-{
-    float sum = 0.0f;
-
-    j->ops->load(to, x, j->width);
-    for (int64_t i = 0; i < j->width; i++) sum += to[i] * to[i];
-    sum = 1.0f / sqrtf(sum + UNIT_EPS);
-    for (int64_t i = 0; i < j->width; i++) to[i] = to[i] * sum * scale;
-}
-
-/* One token of a value head: unit query and key [D], and some columns of its value, which become
- * those of its result. */
-typedef struct delta_token {
-    const float *q, *k;
-    float decay, beta, v[COLUMNS];
-} delta_token;
-
-/* Rows of the state, [D] of n columns `stride` apart, take in what the token's value has that they
- * do not tell of its key yet; its result is what they tell of its query then. */
-static void delta_step(float *restrict state, int64_t stride, int64_t n, int64_t width,
-                       delta_token *restrict x)
-{
-    float told[COLUMNS] = { 0.0f }, sum[COLUMNS] = { 0.0f };
-
-    for (int64_t d = 0; d < width; d++) {
-        float *row = state + d * stride;
-        for (int64_t e = 0; e < n; e++) {
-            row[e] *= x->decay;
-            told[e] += x->k[d] * row[e];
-        }
-    }
-    for (int64_t e = 0; e < n; e++) told[e] = (x->v[e] - told[e]) * x->beta;
-    for (int64_t d = 0; d < width; d++) {
-        float *row = state + d * stride;
-        for (int64_t e = 0; e < n; e++) {
-            row[e] += x->k[d] * told[e];
-            sum[e] += x->q[d] * row[e];
-        }
-    }
-    memcpy(x->v, sum, (size_t)n * sizeof *sum);
-}
-
-/* Some columns of value head r of head h, and the worker's room for a query and a key. */
+/* Some columns of value head r of head h, and the worker's room. */
 typedef struct delta_columns {
     int64_t h, r, e, n;
-    float *q, *k;
+    float *room; /* queries and keys [TOKENS, 2, D], then a part of a state [D, COLUMNS] */
 } delta_columns;
 
-/* Tokens first .. first + n_tokens - 1 of all, one after the other from `state` on, [D] of them. */
-static void delta_tokens(const delta_job *j, const delta_columns *c, int64_t first,
-                         int64_t n_tokens, float *state)
+static int64_t room_of(const delta_job *j)
 {
-    const float scale = 1.0f / sqrtf((float)j->width);
-    delta_token x = { .q = c->q, .k = c->k };
+    return (2 * TOKENS + COLUMNS) * j->width;
+}
 
-    for (int64_t t = first; t < first + n_tokens; t++) {
-        const int64_t head = t * j->heads + c->h, own = head * j->group + c->r;
-        const int64_t at = (own * j->value + c->e) * j->bytes;
-        load_unit(j, j->q + head * j->width * j->bytes, scale, c->q);
-        load_unit(j, j->k + head * j->width * j->bytes, 1.0f, c->k);
-        j->ops->load(x.v, j->v + at, c->n);
-        j->ops->load(&x.beta, j->beta + own * j->bytes, 1);
-        x.decay = expf(j->decay[own]);
-        if (c->n == COLUMNS) /* the same with a number that loops are made for */
-            delta_step(state, j->value, COLUMNS, j->width, &x);
-        else
-            delta_step(state, j->value, c->n, j->width, &x);
-        j->ops->store(j->y + at, x.v, c->n);
+/* A head's query and key of token t in f32, of length 1, the query divided by sqrt(D). */
+static void load_units(const delta_job *j, int64_t h, int64_t t, float *q)
+{
+    const int64_t at = (t * j->heads + h) * j->width * j->bytes;
+    const float scale = 1.0f / sqrtf((float)j->width);
+    float *const k = q + j->width;
+    float of_q = 0.0f, of_k = 0.0f;
+
+    j->ops->load(q, j->q + at, j->width);
+    j->ops->load(k, j->k + at, j->width);
+    for (int64_t i = 0; i < j->width; i++) {
+        of_q += q[i] * q[i];
+        of_k += k[i] * k[i];
     }
+    of_q = 1.0f / sqrtf(of_q + UNIT_EPS);
+    of_k = 1.0f / sqrtf(of_k + UNIT_EPS);
+    for (int64_t i = 0; i < j->width; i++) {
+        q[i] = q[i] * of_q * scale;
+        k[i] *= of_k;
+    }
+}
+
+/* COLUMNS or the last columns from `e` on of n tokens. Of several their part of the state lies
+ * together meanwhile: rows that are far apart drive each other out of the cache. */
+static void delta_block(const delta_job *j, const delta_columns *c, int64_t e, int64_t first,
+                        int64_t n, dti_delta_token *x, float *state)
+{
+    const int64_t columns = c->n - e < COLUMNS ? c->n - e : COLUMNS;
+    const size_t bytes = (size_t)columns * sizeof *state;
+    float *const together = c->room + 2 * TOKENS * j->width;
+    float *const part = n > 1 ? together : state + e;
+    const int64_t stride = n > 1 ? COLUMNS : j->value;
+
+    for (int64_t d = 0; d < j->width && n > 1; d++)
+        memcpy(together + d * COLUMNS, state + d * j->value + e, bytes);
+    for (int64_t t = 0; t < n; t++) {
+        const int64_t own = ((first + t) * j->heads + c->h) * j->group + c->r;
+        const int64_t at = (own * j->value + c->e + e) * j->bytes;
+        j->ops->load(x[t].v, j->v + at, columns);
+        j->step(part, stride, columns, j->width, &x[t]);
+        j->ops->store(j->y + at, x[t].v, columns);
+    }
+    for (int64_t d = 0; d < j->width && n > 1; d++)
+        memcpy(state + d * j->value + e, together + d * COLUMNS, bytes);
+}
+
+/* n <= TOKENS tokens from `first` on: their queries and keys are made once for all columns. */
+static void delta_tile(const delta_job *j, const delta_columns *c, int64_t first, int64_t n,
+                       float *state)
+{
+    dti_delta_token x[TOKENS];
+
+    for (int64_t t = 0; t < n; t++) {
+        const int64_t own = ((first + t) * j->heads + c->h) * j->group + c->r;
+        float *const unit = c->room + t * 2 * j->width;
+        load_units(j, c->h, first + t, unit);
+        x[t].q = unit;
+        x[t].k = unit + j->width;
+        j->ops->load(&x[t].beta, j->beta + own * j->bytes, 1);
+        x[t].decay = expf(j->decay[own]);
+    }
+    for (int64_t e = 0; e < c->n; e += COLUMNS) delta_block(j, c, e, first, n, x, state);
+}
+
+/* Tokens first .. first + n - 1 of all, one after the other from `state` on, [D] of them. */
+static void delta_tokens(const delta_job *j, const delta_columns *c, int64_t first, int64_t n,
+                         float *state)
+{
+    for (int64_t t = 0; t < n; t += TOKENS)
+        delta_tile(j, c, first + t, n - t < TOKENS ? n - t : TOKENS, state);
 }
 
 /* Of the state of a sequence, the columns. */
@@ -314,20 +325,20 @@ static int64_t delta_parts(const delta_job *j)
     return j->heads * j->group * ((j->value + COLUMNS - 1) / COLUMNS);
 }
 
+/* A worker has blocks of columns; those of one value head it takes together. */
 static void delta_share(void *arg, int worker, int n_workers)
 {
     const delta_job *j = arg;
     const int64_t parts = delta_parts(j), blocks = (j->value + COLUMNS - 1) / COLUMNS;
-    float *const unit = j->unit + 2 * j->width * worker;
-    int64_t begin, end;
+    int64_t begin, end, last;
 
     dti_pool_share(j->rows != NULL ? parts : j->batch * parts, 1, worker, n_workers, &begin, &end);
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t row = i % parts / blocks, e = i % blocks * COLUMNS, rest = j->value - e;
-        const delta_columns c = {
-            row / j->group, row % j->group, e, rest < COLUMNS ? rest : COLUMNS,
-            unit,           unit + j->width
-        };
+    for (int64_t i = begin; i < end; i = last) {
+        const int64_t row = i % parts / blocks, e = i % blocks * COLUMNS;
+        delta_columns c = { .h = row / j->group, .r = row % j->group, .e = e };
+        last = i - i % blocks + blocks < end ? i - i % blocks + blocks : end;
+        c.n = (last - i) * COLUMNS < j->value - e ? (last - i) * COLUMNS : j->value - e;
+        c.room = j->room + room_of(j) * worker;
         if (j->rows != NULL)
             delta_slots(j, &c);
         else
@@ -344,7 +355,7 @@ static int64_t state_bytes(const delta_job *j)
 static dt_status run_delta(const dt_kargs *a, const char *op, delta_job *job)
 {
     const dt_local *q = &a->in[0], *v = &a->in[2];
-    void *unit;
+    void *room;
 
     job->q = q->data;
     job->k = a->in[1].data;
@@ -360,10 +371,11 @@ static dt_status run_delta(const dt_kargs *a, const char *op, delta_job *job)
     job->group = v->shape[3];
     job->value = v->shape[4];
     job->bytes = (int64_t)dt_dtype_size(q->dtype);
+    job->step = a->cpu->delta;
     DT_TRY(dti_cpu_rows(a->cpu, op, q, &job->ops));
-    DT_TRY(dti_cpu_scratch(a->cpu, (size_t)(2 * job->width * dt_kernel_workers(a)) * sizeof(float),
-                           &unit));
-    job->unit = unit;
+    DT_TRY(dti_cpu_scratch(a->cpu, (size_t)(room_of(job) * dt_kernel_workers(a)) * sizeof(float),
+                           &room));
+    job->room = room;
     if (job->batch * delta_parts(job) > 0)
         dti_cpu_run(a->cpu, job->batch * (job->tokens + 1) * state_bytes(job), delta_share, job);
     return DT_OK;

@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define DT_SIMD  256
+#define DT_DELTA dti_delta_avx2
+#include "dtensor/kernels/cpu/delta_step.inc.c"
