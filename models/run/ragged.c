@@ -68,6 +68,10 @@ static dt_status check_slot(dti_kv_pool *pool, const dti_ragged *rows, int64_t i
              "sequences %d and %d are both in slot %d", pool->in_slot[slot], sequence, slot);
     pool->in_slot[slot] = sequence;
     next = last >= 0 ? last + 1 : position > 0 ? pool->read[slot_of(pool, rows, i)] : 0;
+    DT_CHECK(next >= 0, DT_ERR_ARG,
+             "row %lld has position %lld of sequence %d, but a pass has failed in slot %d: what "
+             "layers carry of it begins anew at position 0",
+             (long long)i, (long long)position, sequence, slot);
     DT_CHECK(position == next, DT_ERR_ARG,
              "row %lld has position %lld of sequence %d, but slot %d has read %lld tokens: layers "
              "that carry state read one after the other, from the first on",

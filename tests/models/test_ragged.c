@@ -11,6 +11,7 @@
 #include "models/run/ragged.h"
 #include "tests/support/dt_test.h"
 #include "tests/support/ragged_scene.h"
+#include "tests/support/tensors.h"
 
 DT_TEST(ragged, a_token_has_the_bits_that_it_has_alone)
 {
@@ -376,7 +377,48 @@ done:
     return st;
 }
 
+/* What layers carry has moved on in some of them: sequences begin anew, with what they had. */
+static dt_status break_off_in_slots(dt_mesh *mesh, const void *arg)
+{
+    static const int32_t slots[] = { 1, 0 };
+    listened l = { .most = 1 };
+    dti_kv_pool *pool = NULL;
+    DT_HELD(model) *m = NULL;
+    DT_HELD(tape) *t = dt_test_tape(mesh);
+    DT_HELD(tensor) *first = NULL;
+    dt_status st = DT_OK;
+    small_pass p;
+
+    (void)arg;
+    DT_TRY(load(mesh, "qwen3_next/base", &m));
+    DT_TRY(dti_kv_pool_create(m, 3, &pool));
+    DT_TRY_TO(done, st, dti_kv_pool_set_slots(pool, 2));
+    for (int i = 0; i < 4; i++) {
+        dt_tensor *y;
+        right_pass(&p);
+        p.call.slots = slots;
+        p.call.go_on = i == 1 ? go_on : NULL;
+        p.call.go_on_arg = &l;
+        for (int r = 0; r < 3; r++) p.positions[r] += i == 1 || i == 2 ? 2 - r / 2 : 0;
+        dt_tape_reset(t);
+        y = dti_ragged_pass(t, m, pool, &p.call);
+        if (i == 1 || i == 2) {
+            const char *words = i == 1 ? "broken off before layer 1" : "has failed in slot 1";
+            DT_EXPECT_TO(done, st, y == NULL && strstr(dt_last_error()->message, words) != NULL,
+                         "pass %d: %s", i, dt_last_error()->message);
+            continue;
+        }
+        DT_EXPECT_TO(done, st, y != NULL, "pass %d: %s", i, dt_last_error()->message);
+        if (i == 0) first = dt_tensor_retain(y);
+        if (i == 3) st = dt_test_expect_same(y, first, "the first pass");
+    }
+done:
+    dti_kv_pool_release(&pool);
+    return st;
+}
+
 DT_TEST(ragged, a_pass_is_broken_off_between_layers_and_may_be_run_again)
 {
     dt_test_on_ranks("tp=2", break_off, NULL);
+    dt_test_on_ranks("tp=2", break_off_in_slots, NULL);
 }
