@@ -61,7 +61,7 @@ dt_status cli_check_auto(const cli_args *args)
 typedef struct way_words {
     const char *pp, *dp, *ep, *tp, *zero, *microbatches, *stages_per_rank;
     const char *schedule, *recompute, *sequence_parallel, *offload;
-    const char *ends, *tiles, *chunk, *stages;
+    const char *ends, *tiles, *chunk, *stages, *dispatch;
 } way_words;
 
 static dt_status split_words(char *text, way_words *out)
@@ -85,6 +85,7 @@ static dt_status split_words(char *text, way_words *out)
         { "tiles", &out->tiles },
         { "chunk", &out->chunk },
         { "stages", &out->stages },
+        { "dispatch", &out->dispatch },
     };
 
     for (char *key = text, *end; key != NULL; key = end) {
@@ -100,7 +101,7 @@ static dt_status split_words(char *text, way_words *out)
         DT_CHECK(i < DT_COUNT(keys), DT_ERR_ARG,
                  "--explain: \"%.40s\": dims are pp, dp, ep and tp; a way has zero, microbatches, "
                  "schedule, stages-per-rank, stages, recompute, sequence-parallel, offload, "
-                 "sharded-ends, tiles and chunk besides",
+                 "sharded-ends, tiles, chunk and dispatch besides",
                  key);
         *keys[i].at = value;
     }
@@ -148,6 +149,7 @@ static dt_status read_way(char *text, dt_way *w, bool *whole)
     DT_TRY(number_of("tiles", said.tiles, 1, &w->tiles));
     DT_TRY(number_of("chunk", said.chunk, 1, &chunk));
     DT_TRY(flag_of("sequence-parallel", said.sequence_parallel, "", &w->sequence_parallel));
+    DT_TRY(flag_of("dispatch", said.dispatch, "", &w->dispatch));
     DT_TRY(flag_of("sharded-ends", said.ends, "", &w->ends));
     DT_TRY(flag_of("offload", said.offload, "host", &w->offload));
     DT_TRY(number_of("zero", said.zero, 0, &w->zero));
@@ -167,7 +169,7 @@ static dt_status read_way(char *text, dt_way *w, bool *whole)
     w->schedule = said.schedule != NULL || w->pp == 1 ? said.schedule : "1f1b";
     *whole = said.zero != NULL || said.microbatches != NULL || said.stages_per_rank != NULL ||
              said.schedule != NULL || said.recompute != NULL || w->sequence_parallel ||
-             w->offload || w->ends || w->tiles > 1 || chunk > 0 || w->stages != NULL;
+             w->offload || w->ends || w->dispatch || w->tiles > 1 || chunk > 0 || w->stages != NULL;
     return DT_OK;
 }
 

@@ -80,10 +80,12 @@ static json_t *traffic_json(const dt_training_cost *c, const dims *d)
 
     for (int i = 0; i < c->n_traffic; i++) {
         const dt_dims_traffic *t = &c->traffic[i];
-        (void)json_array_append_new(
-            all, json_pack("{s:s, s:s, s:I, s:I}", "dims", dims_text(d, t->dims, text), "kind",
-                           dt_comm_kind_name(t->kind), "calls", (json_int_t)t->count.calls, "bytes",
-                           (json_int_t)t->count.bytes));
+        json_t *o = json_pack("{s:s, s:s, s:I, s:I}", "dims", dims_text(d, t->dims, text), "kind",
+                              dt_comm_kind_name(t->kind), "calls", (json_int_t)t->count.calls,
+                              "bytes", (json_int_t)t->count.bytes);
+        if (t->most_bytes > t->count.bytes)
+            (void)json_object_set_new(o, "most_bytes", json_integer(t->most_bytes));
+        (void)json_array_append_new(all, o);
     }
     return all;
 }
@@ -172,10 +174,14 @@ static void print_traffic(const dt_training_cost *c, const dims *d)
 {
     char text[DIMS_BYTES];
 
-    for (int i = 0; i < c->n_traffic; i++)
+    for (int i = 0; i < c->n_traffic; i++) {
+        const dt_dims_traffic *t = &c->traffic[i];
         (void)printf("%s%s: %s x%" PRId64 " %" PRId64 " bytes", i > 0 ? "; " : "  over ",
-                     dims_text(d, c->traffic[i].dims, text), dt_comm_kind_name(c->traffic[i].kind),
-                     c->traffic[i].count.calls, c->traffic[i].count.bytes);
+                     dims_text(d, t->dims, text), dt_comm_kind_name(t->kind), t->count.calls,
+                     t->count.bytes);
+        if (t->most_bytes > t->count.bytes)
+            (void)printf(" (average; at most %" PRId64 ")", t->most_bytes);
+    }
     if (c->n_traffic > 0) (void)puts("");
 }
 

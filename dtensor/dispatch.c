@@ -22,6 +22,7 @@ typedef struct passage {
     dt_tensor *y;
     size_t row; /* bytes */
     int64_t d;
+    int64_t most;            /* of a dry one: bytes that are received, at most */
     dti_storage *sent, *got; /* parcels, one rank's behind the other's */
 } passage;
 
@@ -133,14 +134,19 @@ static void unpack_back(const passage *g)
 typedef struct way {
     const char *name;
     double (*expect)(const dti_readers *w);
+    int64_t (*most)(const dti_readers *w), (*most_sent)(const dti_readers *w);
     void (*count)(const passage *g);
     void (*pack)(const passage *g);
     void (*unpack)(const passage *g);
 } way;
 
-static const way there = { "dt_dispatch", dti_readers_there, count_there, pack_there,
+static const way there = { "dt_dispatch",         dti_readers_there, dti_readers_most_there,
+                           dti_readers_most_back, count_there,       pack_there,
                            unpack_there };
-static const way back = { "dt_combine", dti_readers_back, count_back, pack_back, unpack_back };
+static const way back = {
+    "dt_combine", dti_readers_back, dti_readers_most_back, dti_readers_most_there, count_back,
+    pack_back,    unpack_back
+};
 
 /* Begins of parcels, and rows of all of them. */
 static int64_t begins(const dti_readers *w, const int64_t *rows)
@@ -197,11 +203,16 @@ static dt_status run(passage *g, const way *how, int64_t *rows)
     return DT_OK;
 }
 
-/* Memory and bytes are those of what is received on the average; no rows are named. */
+/* Bytes are those of what is received on the average, memory is what may be needed at the most; no
+ * rows are named. */
 static dt_status run_dry(passage *g, const way *how, int64_t *rows)
 {
+    dti_memory *memory = g->x->device->memory;
+
+    g->most = how->most(&g->w) * (int64_t)g->row;
     *rows = llround(how->expect(&g->w));
-    DT_TRY(dti_storage_create(g->x->device->memory, (size_t)*rows * g->row, true, &g->got));
+    DT_TRY(dti_storage_create(memory, (size_t)g->most, true, &g->got));
+    DT_TRY(dti_storage_create(memory, (size_t)how->most_sent(&g->w) * g->row, true, &g->sent));
     DT_TRY(g->x->device->ops->communicate(g->x->device, g->w.comm,
                                           &(dti_comm_call){ .op = DTI_COMM_ALL_TO_ALL,
                                                             .dtype = g->x->local.dtype,
@@ -216,6 +227,7 @@ static void count_bytes(const passage *g, int64_t bytes, dt_comm_counter *counte
     const dti_move_step step = { .kind = DTI_MOVE_EXCHANGE,
                                  .dims = 1u << g->w.dim,
                                  .divisor = 1,
+                                 .most = g->most,
                                  .from = g->x->layout,
                                  .to = g->y->layout };
 
@@ -264,6 +276,7 @@ static dt_status pass(passage *g, const dt_layout *to, const way *how, dt_comm_c
 
     *y = NULL;
     if (!x->device->ops->host_visible || !dt_mesh_is_member(x->mesh)) return DT_OK;
+    if (x->device->gathers_tokens) return DT_OK;
     if (!goes && x->local.dtype != DT_F32) return DT_OK;
     DT_TRY(dti_readers_find(&g->w, goes ? to : x->layout, goes ? x->layout : to, &fits));
     if (!fits) return DT_OK;

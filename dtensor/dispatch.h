@@ -24,8 +24,9 @@ typedef struct dti_readers {
     const int32_t *chosen;  /* [n_rows, k] */
 } dti_readers;
 
-/* Does mesh dim `dim` cut experts, axis 0 of a weight, as a whole? */
+/* Does mesh dim `dim` cut experts, axis 0 of a weight, as a whole? The same of a layout of one. */
 bool dti_dispatch_cuts(const dt_tensor *experts, int dim);
+bool dti_dispatch_cuts_layout(const dt_layout *experts, int dim);
 
 /* Who reads rows of w->x whose parts are those of `cut` on mesh dim w->dim, and whose frame is that
  * of `frame`: fills the second half of w. Arrays are the device's own, until its next move. *fits:
@@ -67,6 +68,10 @@ static inline int dti_readers_by(const dti_readers *w, int64_t row, int64_t s)
  * experts alike: on the average. */
 double dti_readers_there(const dti_readers *w);
 double dti_readers_back(const dti_readers *w);
+
+/* At most, whatever they choose. What is sent at most on one way is received on the other. */
+int64_t dti_readers_most_there(const dti_readers *w);
+int64_t dti_readers_most_back(const dti_readers *w);
 
 /* The way back of either move, of gradients w->x that lie otherwise than `to` on w->dim alone, of
  * which the rows that nobody reads are zeros, or need not be there: a new reference, counted as

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
+#include "base/numbers.h"
 #include "dtensor/dispatch.h"
 #include "dtensor/move_cache.h"
 #include "mesh/runtime.h"
@@ -11,12 +12,17 @@ static void coords_of(const dt_mesh *mesh, int dim, int r, int *coord)
     coord[dim] = r;
 }
 
-bool dti_dispatch_cuts(const dt_tensor *experts, int dim)
+bool dti_dispatch_cuts_layout(const dt_layout *experts, int dim)
 {
-    const dt_placement p = dt_layout_placement(experts->layout, dim);
+    const dt_placement p = dt_layout_placement(experts, dim);
 
     return p.kind == DT_PLACE_SHARD && p.axis == 0 && p.replicas == 1 &&
-           (experts->layout->packed_axes & 1u) == 0;
+           (experts->packed_axes & 1u) == 0;
+}
+
+bool dti_dispatch_cuts(const dt_tensor *experts, int dim)
+{
+    return dti_dispatch_cuts_layout(experts->layout, dim);
 }
 
 /* Experts of the rank at coordinate r of the dim. */
@@ -142,6 +148,19 @@ double dti_readers_back(const dti_readers *w)
     return (double)dti_readers_part(w, w->me) * shares;
 }
 
+int64_t dti_readers_most_there(const dti_readers *w)
+{
+    return w->held[w->me] > 0 ? w->n_rows - dti_readers_part(w, w->me) : 0;
+}
+
+int64_t dti_readers_most_back(const dti_readers *w)
+{
+    int64_t others = 0;
+
+    for (int r = 0; r < w->p; r++) others += r != w->me && w->held[r] > 0;
+    return dti_readers_part(w, w->me) * dti_min(others, w->k);
+}
+
 int dti_dispatch_axis(const dt_tensor *y)
 {
     int dims[DT_MAX_DIMS], longest = -1;
@@ -163,6 +182,7 @@ bool dti_dispatch_pays(const dt_tensor *y, int64_t k, const dt_tensor *experts, 
     double rows = 1.0, all = 0.0, most = 0.0;
     int64_t first, held, begin, end;
 
+    if (y->device->gathers_tokens) return false;
     for (int a = 0; a < y->n_axes - 1; a++) rows *= (double)y->local.shape[a];
     for (int r = 0; r < p; r++) {
         experts_of(experts, dim, r, &first, &held);

@@ -45,6 +45,13 @@ struct dti_memory *dti_layer_memory(const dt_layer *layer);
 /* How many units of layers are gathered before their turn: 1 unless said otherwise. */
 void dti_layers_set_ahead(dt_layers *layers, int units);
 
+/* Points whose experts lie whole on ranks, and the mesh dims where they sum terms of these or send
+ * them tokens, [dt_layers_count()] each; returns how many. *sends: one of them sends some. */
+int dti_points_of_experts(dt_layers *layers, dt_layer **points, uint32_t *dims, bool *sends);
+
+/* From now on a point sends tokens on those dims. */
+dt_status dti_point_send(dt_layer *point, uint32_t dims) DT_MUST_USE;
+
 /* Takes a layer's own parameters away, so that it can get others, also of another dtype. */
 void dti_layer_clear(dt_layer *layer);
 

@@ -3,7 +3,11 @@
  * "ep_dispatch_experts": tokens that a mesh dim has cut go to the ranks of their experts and come
  * back, so nobody gathers what few ranks read. Tokens that all ranks have need not go anywhere, and
  * come back that way where it is fewer bytes than a sum of all. Values leave as they came. */
+#include <string.h>
+
+#include "base/numbers.h"
 #include "dtensor/dispatch.h"
+#include "parallel_styles/changes.h"
 #include "parallel_styles/layers_internal.h"
 
 static dt_placement place_of(const dt_tensor *x, int dim)
@@ -70,4 +74,62 @@ void dti_dispatch_output(const dt_style *style, dt_tape *t, const dt_layer *laye
         *y = dt_combine(t, *y, routed->ids, routed->experts, dim, routed->axis[dim]);
     else
         *y = dt_move_dim(t, *y, dim, DT_SHARD(routed->axis[dim]));
+}
+
+/* --- which points do, or could ---------------------------------------------------------------- */
+
+static const char SENDS[] = "ep_dispatch_experts", SUMS[] = "moe_tp_experts";
+
+static bool is(const dt_style *style, const char *name)
+{
+    return style != NULL && strcmp(style->name, name) == 0;
+}
+
+/* Dims on which a layer of experts is cut into whole ones. */
+static uint32_t cut_by(const dt_layer *experts)
+{
+    const dt_layout *layout = NULL;
+    uint32_t dims = 0;
+
+    for (int p = 0; p < experts->n_params && layout == NULL; p++)
+        layout = experts->whole[p] != NULL ? experts->whole[p] : experts->layout[p];
+    for (int m = 0; layout != NULL && m < dt_mesh_n_dims(experts->mesh); m++)
+        if (dt_mesh_dim_size(experts->mesh, m) > 1 && dti_dispatch_cuts_layout(layout, m))
+            dims |= 1u << m;
+    return dims;
+}
+
+int dti_points_of_experts(dt_layers *layers, dt_layer **points, uint32_t *dims, bool *sends)
+{
+    int n = 0;
+
+    *sends = false;
+    for (int i = 0; i < layers->n; i++) {
+        const dt_layer *layer = &layers->layers[i];
+        dt_layer *point;
+        uint32_t found = 0;
+        if (!dti_kind_is(layer->spec.kind, "experts")) continue;
+        point = (dt_layer *)(uintptr_t)dti_point_around(layer);
+        if (point == layer || (n > 0 && points[n - 1] == point)) continue;
+        for (int m = 0; m < DT_MAX_DIMS; m++)
+            if (is(point->style[m], SENDS) || is(point->style[m], SUMS)) found |= 1u << m;
+        found &= cut_by(layer);
+        if (found == 0) continue;
+        for (int m = 0; m < DT_MAX_DIMS; m++)
+            *sends = *sends || (dti_has(found, m) && is(point->style[m], SENDS));
+        dims[n] = found;
+        points[n++] = point;
+    }
+    return n;
+}
+
+dt_status dti_point_send(dt_layer *point, uint32_t dims)
+{
+    const dt_style *sends;
+
+    DT_TRY(dti_style_find(point->list, SENDS, NULL, &sends));
+    for (int m = 0; m < DT_MAX_DIMS; m++)
+        if (dti_has(dims, m)) point->style[m] = point->step[m] = sends;
+    point->list->changes++; /* recorded passes would not send */
+    return DT_OK;
 }

@@ -40,6 +40,7 @@ typedef struct dti_move_step {
     bool narrows;     /* the last wide step: the sum is rounded after it, once */
     bool same_piece;  /* local_slice: the piece stays as it is, so its bytes can be shared */
     bool gathers;     /* exchange: axes are made whole and no more, an all-gather */
+    int64_t most;     /* of a dry exchange whose bytes are an average: at most; else 0 */
     const dt_layout *from;
     const dt_layout *to;
 } dti_move_step;

@@ -23,6 +23,18 @@ static double inner_seconds(const dti_task *t, const dt_way *w, dt_comm_kind kin
     return w->ep <= 1 ? tp : w->tp == 1 ? ep : fmin(tp, ep);
 }
 
+/* Of what a pass of many sequences sends for each, the least share that it may be of what that of
+ * one sends. Tokens that all ranks have are sent in parts, along sequences or their tokens,
+ * whichever are more, which may be less even here or there. */
+static double share_of_parts(const dti_task *t, const dt_way *w, double rows)
+{
+    const int64_t n = t->o.sequence;
+
+    if (!w->dispatch || w->ep <= 1) return 1;
+    if (w->sequence_parallel) return 0.25; /* parts of sequences alone: one of one has none */
+    return n < w->ep ? 0 : n % w->ep == 0 && rows <= (double)n ? 1 : 0.5;
+}
+
 /* Seconds of tp and ep in a pass of a microbatch through the whole model. */
 static double tensor_seconds(const dti_task *t, const dti_profile *p, const dt_way *w, double rows)
 {
@@ -36,7 +48,7 @@ static double tensor_seconds(const dti_task *t, const dti_profile *p, const dt_w
             c.bytes = (int64_t)((double)c.bytes * rows);
             sum += inner_seconds(t, w, (dt_comm_kind)k, &c);
         }
-    return sum;
+    return sum * share_of_parts(t, w, rows);
 }
 
 double dti_block_share(const dti_task *t, const dt_way *w)

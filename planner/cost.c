@@ -125,6 +125,8 @@ static dt_status count(const dti_task *t, const dt_way *w, int place, dt_trainin
         dt_comm_counter *c = &out->traffic[i].count;
         c->calls += (turns - 1) * (c->calls - a.traffic[i].count.calls);
         c->bytes += (turns - 1) * (c->bytes - a.traffic[i].count.bytes);
+        out->traffic[i].most_bytes +=
+            (turns - 1) * (out->traffic[i].most_bytes - a.traffic[i].most_bytes);
     }
     const dt_training_part forward = out->forward, backward = out->backward;
     more(&a.forward, &forward, turns - 1, &out->forward);
@@ -197,6 +199,7 @@ static void add_traffic(const dti_task *t, const dt_way *w, const dt_training_co
         if (f->kind == DT_COMM_SEND) continue;
         s = dti_comm_seconds(&t->machine, w, dims, f->kind, &f->count, &between);
         *(between ? &out->between_bytes : &out->inside_bytes) += f->count.bytes;
+        dti_count_experts(t, w, dims, &f->count, f->most_bytes, s, out);
         *((dims & ~(uint32_t)(DTI_OVER_TP | DTI_OVER_EP)) == 0 ? &r->tensor : &r->overlapped) += s;
         if (dims == DTI_OVER_DP && f->kind != DT_COMM_ALL_GATHER) r->reduced += s;
     }
@@ -366,6 +369,8 @@ static void receive(const dti_task *t, const dt_way *w, const rank_time *r, cons
         out->inside_bytes = dti_max(
             out->inside_bytes, mine->inside_bytes + (int64_t)(r->received + r->shared) - between);
     }
+    out->more_bytes = dti_max(out->more_bytes, mine->more_bytes);
+    if (mine->experts[0].seconds > out->experts[0].seconds) out->experts[0] = mine->experts[0];
 }
 
 /* What computing takes all ranks of a pipeline that share cores, at the least. */

@@ -12,6 +12,10 @@ dt_status dti_way_settle(const dti_task *t, dt_way *w)
 
     DT_CHECK(ep == 1 || !t->has_plan, DT_ERR_ARG,
              "ep=%d: there is a plan of styles, which says where experts lie", w->ep);
+    DT_CHECK(
+        !w->dispatch || dti_way_can_send(t, w), DT_ERR_ARG,
+        "dispatch: tokens are sent to experts that lie whole on ranks, by ep above 1, or of a "
+        "mixture without shared experts by sequence-parallel; a plan of styles says it itself");
     if (t->o.goal != DT_PLAN_STEP) {
         DT_CHECK(w->pp >= 1 && w->dp >= 1 && w->tp >= 1 && dti_way_ranks(w, ranks) <= ranks &&
                      w->zero == 0 && !w->offload && !w->sequence_parallel &&

@@ -11,6 +11,8 @@
 
 enum { SHOWN = 24 };
 
+#define SENT ", tokens sent to experts"
+
 static const char *const recomputed[] = { "none", "selective", "full" };
 static const char *const ends[] = { "null", "\"counted\"", "\"seconds\"" };
 static const char *const kinds[] = { "ranked", "rule", "memory", "slower", "refused" };
@@ -27,6 +29,7 @@ void dti_put_way(dti_writer *w, const dti_task *t, const dt_way *way)
     }
     dti_put(w, "%s", dti_way_mesh(way, mesh));
     if (t->o.goal != DT_PLAN_STEP) {
+        if (way->dispatch) dti_put(w, SENT);
         if (way->microbatches > 1) dti_put(w, ", %lld groups", (long long)way->microbatches);
         return;
     }
@@ -35,6 +38,7 @@ void dti_put_way(dti_writer *w, const dti_task *t, const dt_way *way)
     dti_put(w, "%s%s%s", way->ends ? ", ends sharded" : "",
             way->offload ? ", state with the host" : "",
             way->sequence_parallel ? ", tokens cut" : "");
+    if (way->dispatch) dti_put(w, SENT);
     if (way->tiles > 1) dti_put(w, ", %d tiles", way->tiles);
     if (way->chunk > 0) dti_put(w, ", chunks of %lld", (long long)way->chunk);
     if (way->recompute != DT_RECOMPUTED_NOTHING)
@@ -44,6 +48,16 @@ void dti_put_way(dti_writer *w, const dti_task *t, const dt_way *way)
     if (way->stages != NULL) dti_put(w, ", stages %s", way->stages);
     dti_put(w, ", %lld x %lld sequences", (long long)way->microbatches,
             (long long)dti_way_rows(t, way));
+}
+
+/* What tokens that go to their experts make of exact bytes. */
+static void put_more(dti_writer *w, const dt_way_cost *c)
+{
+    char bytes[DTI_NUMBER_BYTES];
+
+    if (c->more_bytes > 0)
+        dti_put(w, "         on the average of tokens that choose experts alike; at most %s more\n",
+                dti_bytes_text(c->more_bytes, bytes));
 }
 
 /* Of generation. */
@@ -58,6 +72,7 @@ static void put_tokens(dti_writer *w, const dti_task *t, const dt_way_cost *c)
         dti_bytes_text(c->inside_bytes, bytes[4]));
     dti_put(w, " a token within its node and %s from others\n",
             dti_bytes_text(c->between_bytes, bytes[5]));
+    put_more(w, c);
     dti_put(w,
             "  predicted: %.4g s for prompts, %.4g s for a token of each: %.4g tokens/s, %.4g of "
             "prompts\n",
@@ -82,6 +97,7 @@ static void put_cost(dti_writer *w, const dti_task *t, const dt_way_cost *c)
             dti_bytes_text(c->kept_bytes, bytes[4]), c->flops * 1e-12,
             dti_bytes_text(c->inside_bytes, bytes[5]));
     dti_put(w, " within its node and %s from others\n", dti_bytes_text(c->between_bytes, bytes[0]));
+    put_more(w, c);
     dti_put(w,
             "  predicted: %.4g s a step: %.4g computing, %.4g communication that shows (%.4g "
             "hidden), %.4g bubble\n",
@@ -186,6 +202,7 @@ static void put_text(dti_writer *w, const dt_search *s)
         dti_put(w, "\n");
         put_cost(w, &s->task, &s->verdicts[i].cost);
         if (i == 0) put_groups(w, s);
+        if (i == 0) dti_put_forms(w, s, false);
     }
     if (s->judged.way.pp > 0) put_judged(w, s);
     put_missing(w, s);
@@ -261,6 +278,11 @@ static void put_number(dti_writer *w, const char *name, double x)
     dti_put(w, ", \"%s\": %s", name, dti_number_text(x, number));
 }
 
+static void put_more_json(dti_writer *w, const dt_way_cost *c)
+{
+    if (c->more_bytes > 0) dti_put(w, ", \"more_bytes\": %lld", (long long)c->more_bytes);
+}
+
 static void put_verdict(dti_writer *w, const dti_task *t, const dt_verdict *v)
 {
     const dt_way_cost *c = &v->cost;
@@ -285,6 +307,7 @@ static void put_verdict(dti_writer *w, const dti_task *t, const dt_verdict *v)
                 (long long)c->peak_bytes, (long long)c->weight_bytes, (long long)c->cache_bytes,
                 (long long)c->activation_bytes, (long long)c->inside_bytes,
                 (long long)c->between_bytes);
+        put_more_json(w, c);
         put_number(w, "prompt_flops", c->flops);
         dti_put(w, " },\n    \"predicted\": { \"unit\": \"s\"");
         put_number(w, "prompt", c->prompt);
@@ -298,6 +321,7 @@ static void put_verdict(dti_writer *w, const dti_task *t, const dt_verdict *v)
                 (long long)c->peak_bytes, (long long)c->weight_bytes, (long long)c->gradient_bytes,
                 (long long)c->state_bytes, (long long)c->kept_bytes, (long long)c->inside_bytes,
                 (long long)c->between_bytes);
+        put_more_json(w, c);
         put_number(w, "flops", c->flops);
         dti_put(w, " },\n    \"predicted\": { \"unit\": \"s\"");
         put_number(w, "step", c->seconds);
@@ -349,6 +373,7 @@ static void put_json(dti_writer *w, const dt_search *s)
                 i > 0 ? "," : "", g->name, g->sample, g->operators, g->attribute, g->parameter);
     }
     dti_put(w, "]");
+    dti_put_forms(w, s, true);
     if (s->judged.way.pp > 0) {
         dti_put(w, ",\n\"asked\":\n");
         put_verdict(w, &s->task, &s->judged);

@@ -119,6 +119,13 @@ static bool k3_experts(const dti_task *t, const dt_way *w, double *number, doubl
     return w->ep > 1 && (t->n_experts == 0 || t->n_experts % w->ep != 0);
 }
 
+static bool k3_sent(const dti_task *t, const dt_way *w, double *number, double *limit)
+{
+    *number = (double)t->n_experts;
+    *limit = w->tp;
+    return w->dispatch && w->ep <= 1 && (t->n_experts == 0 || t->n_experts % w->tp != 0);
+}
+
 static bool k8_tiles(const dti_task *t, const dt_way *w, double *number, double *limit)
 {
     (void)t;
@@ -154,6 +161,7 @@ static const struct rule {
     { "K2", DTI_REST, k2_ends, "with stages, pp %.0f, ends would be gathered for each microbatch" },
     { "K8", DTI_REST, k8_tiles, "tiles are of layers that are gathered: ZeRO %.0f, not %.0f" },
     { "K8", DTI_REST, k8_ends, "ZeRO %.0f cuts ends as well: sharded ends are of %.0f at most" },
+    { "K3", DTI_REST, k3_sent, "%.0f experts cannot be divided among tp %.0f" },
     { "K7", DTI_REST, k7, "%.0f tokens cannot be cut over tp %.0f" },
     { "K6", DTI_REST, k6_bubble, "%.0f microbatches leave ranks of pp %.0f idle" },
     { "K6", DTI_REST, k6_turns, "interleaved: %.0f microbatches are no multiple of pp %.0f" },

@@ -92,14 +92,23 @@ static dt_status add_rows(dt_search *s, dt_way w)
 {
     const int64_t rows = s->task.o.batch / w.dp;
 
-    for (int sp = 0; sp <= (w.tp > 1); sp++) {
-        w.sequence_parallel = sp != 0;
-        for (int64_t b = 1; b <= dti_min(rows, MAX_ROWS); b *= 2) {
-            if (rows % b != 0) break;
-            w.microbatches = rows / b;
-            DT_TRY(add_passes(s, w));
-        }
+    for (int64_t b = 1; b <= dti_min(rows, MAX_ROWS); b *= 2) {
+        if (rows % b != 0) break;
+        w.microbatches = rows / b;
+        DT_TRY(add_passes(s, w));
     }
+    return DT_OK;
+}
+
+/* Tokens cut over tp or not; sent to their experts or not. */
+static dt_status add_tokens(dt_search *s, dt_way w)
+{
+    for (int sp = 0; sp <= (w.tp > 1); sp++)
+        for (int sent = 0; sent < 2; sent++) {
+            w.sequence_parallel = sp != 0;
+            w.dispatch = sent != 0;
+            if (sent == 0 || dti_way_can_send(&s->task, &w)) DT_TRY(add_rows(s, w));
+        }
     return DT_OK;
 }
 
@@ -117,7 +126,7 @@ static dt_status add_zero(dt_search *s, dt_way w)
         for (int away = 0; away <= (host && w.zero > 0); away++) {
             w.offload = away != 0;
             if (w.zero > 0 && w.dp == 1 && !w.offload) continue; /* the same as zero 0 */
-            DT_TRY(add_rows(s, w));
+            DT_TRY(add_tokens(s, w));
         }
     }
     return DT_OK;
@@ -163,6 +172,8 @@ static dt_status add_copies(dt_search *s, dt_way w, int64_t ranks)
             v.way.stages_per_rank = 1;
             v.way.microbatches = dti_serve_groups(&s->task, &w);
             DT_TRY(add_way(s, &v.way));
+            v.way.dispatch = true;
+            if (dti_way_can_send(&s->task, &v.way)) DT_TRY(add_way(s, &v.way));
         }
     return DT_OK;
 }
@@ -209,7 +220,8 @@ static int n_axes(const dt_way *w)
     return (w->pp > 1) + (w->dp > 1) + (w->ep > 1) + (w->tp > 1);
 }
 
-/* Of two that were counted: seconds, then bytes that travel, then axes. */
+/* Of two that were counted: seconds, then bytes that travel, then, of generation, what the other
+ * kind of pass takes, then axes. */
 static bool is_better(const dt_verdict *a, const dt_verdict *b)
 {
     const int64_t bytes[] = { a->cost.inside_bytes + a->cost.between_bytes,
@@ -217,6 +229,8 @@ static bool is_better(const dt_verdict *a, const dt_verdict *b)
 
     if (a->cost.seconds != b->cost.seconds) return a->cost.seconds < b->cost.seconds;
     if (bytes[0] != bytes[1]) return bytes[0] < bytes[1];
+    if (a->cost.prompt + a->cost.token != b->cost.prompt + b->cost.token)
+        return a->cost.prompt + a->cost.token < b->cost.prompt + b->cost.token;
     return n_axes(&a->way) < n_axes(&b->way);
 }
 
@@ -465,6 +479,7 @@ dt_status dt_search_ways(dt_runtime *rt, const char *dir, const dt_machine *mach
     if (s->n_ranked > 0) {
         s->least_devices = dti_machine_ranks(machine);
         DT_TRY_TO(fail, st, dti_find_groups(&s->task, &s->verdicts[0].way, s->group));
+        DT_TRY_TO(fail, st, dti_find_other_form(s));
     }
     *out = s;
     return DT_OK;

@@ -29,7 +29,7 @@ enum { DTI_BUCKET_BYTES = 64 << 20 };
 /* A pass of one sequence over tp alone, and a step of it: what bounds are made of. */
 typedef struct dti_profile {
     int ep, tp;
-    bool sequence_parallel;
+    bool sequence_parallel, dispatch;
     dt_recomputed recompute;
     dt_status refused; /* no such pass */
     dt_training_cost cost;
@@ -38,6 +38,7 @@ typedef struct dti_profile {
 /* Passes of some sequences over tp alone, in seconds: the same for generation. */
 typedef struct dti_pass {
     int ep, tp;
+    bool dispatch;
     int64_t rows;
     dt_status refused;
     double prompt, token;
@@ -50,10 +51,11 @@ typedef struct dti_split {
     int *blocks;
 } dti_split;
 
-/* Rules of a plan that ways have beside the built-in one (way_plans.c): of experts, of ends, and of
- * layers in tiles. */
-enum { DTI_EXPERTS, DTI_ENDS, DTI_TILED };
-enum { DTI_TILES = 2, DTI_RULES = 2 + 2 * DTI_TILES };
+/* Rules of a plan that ways have beside the built-in one (way_plans.c): of whole experts over ep
+ * whose terms are summed, or that tokens are sent to, the latter over tp, too; of ends; of layers
+ * in tiles. Those of experts stand beside others. */
+enum { DTI_EXPERTS, DTI_SENT, DTI_CUT_SENT, DTI_ENDS, DTI_TILED, DTI_BESIDE = DTI_ENDS + 1 };
+enum { DTI_TILES = 2, DTI_RULES = DTI_TILED + 2 * DTI_TILES };
 typedef struct dti_rules {
     dt_plan_rule *rules; /* [n] */
     size_t n, room;
@@ -76,10 +78,10 @@ typedef struct dti_task {
     int64_t n_experts;    /* of a block; 0: there are none */
     bool has_plan;        /* the caller's or the checkpoint's: ways have none of their own */
     dti_rules rules[DTI_RULES];
-    dt_plan plans[2 * DTI_RULES];  /* chains of these, with and without a dim of experts */
-    dti_arena texts;               /* of rules and of stages */
-    double head_flops;             /* of a token */
-    double rate;                   /* operations a second that a device reaches */
+    dt_plan plans[DTI_BESIDE * DTI_RULES]; /* chains of these, without and with each of experts */
+    dti_arena texts;                       /* of rules and of stages */
+    double head_flops;                     /* of a token */
+    double rate;                           /* operations a second that a device reaches */
     char guessed[DT_REASON_BYTES]; /* kernels that were not measured, and taken for others */
     dti_profile *profiles;
     size_t n_profiles, profiles_room;
@@ -105,6 +107,7 @@ struct dt_search {
     char decision[DT_REASON_BYTES];
     dt_operator_group group[DTI_GROUPS]; /* of the first that is ranked; without a name: none */
     dt_verdict judged;                   /* by dt_search_judge(); no pp: none was */
+    dt_verdict other_form;               /* of the first that is ranked; no pp: there is none */
 };
 
 /* --- what is known before (task.c) ------------------------------------------------------------ */
@@ -142,6 +145,22 @@ void dti_way_plans_close(dti_task *t);
 /* The caller's, that of a way's experts, ends and tiles, or NULL; as JSON what is its own. */
 const dt_plan *dti_way_plan(const dti_task *t, const dt_way *way);
 bool dti_put_way_plan(dti_writer *w, const dti_task *t, const dt_way *way);
+
+/* --- forms of mixtures of experts (expert_forms.c) -------------------------------------------- */
+
+/* The dim that whole experts are cut over, or could be for tokens that are cut; 0: there is none.
+ * Whether tokens can be sent to them. */
+uint32_t dti_expert_dims(const dti_task *t, const dt_way *way);
+bool dti_way_can_send(const dti_task *t, const dt_way *way);
+
+/* Adds what goes over the dims `dims` of a way in `seconds`. */
+void dti_count_experts(const dti_task *t, const dt_way *way, uint32_t dims,
+                       const dt_comm_counter *count, int64_t most, double seconds,
+                       dt_way_cost *out);
+
+/* The first way with the other form. */
+dt_status dti_find_other_form(dt_search *s) DT_MUST_USE;
+void dti_put_forms(dti_writer *w, const dt_search *s, bool json);
 
 /* --- rules (rules.c) -------------------------------------------------------------------------- */
 

@@ -72,8 +72,10 @@ static double seconds_of(const dti_task *t, const dt_way *w, const dt_pass_cost 
 
     for (size_t i = 0; i < p->n; i++) {
         const uint32_t dims = dti_way_dims(w, p->items[i].dims);
-        sum +=
+        const double s =
             dti_comm_seconds(&t->machine, w, dims, p->items[i].kind, &p->items[i].count, &between);
+        sum += s;
+        dti_count_experts(t, w, dims, &p->items[i].count, p->items[i].most_bytes, s, out);
         *(between ? &out->between_bytes : &out->inside_bytes) += p->items[i].count.bytes;
     }
     return sum;
@@ -87,6 +89,14 @@ static int64_t rows_at_once(const dti_task *t, const dt_way *w)
     return (rows + w->microbatches - 1) / w->microbatches;
 }
 
+/* The most of any kind of rank, for all groups. */
+static void hold_experts(const dt_experts_cost *mine, int64_t groups, dt_experts_cost *out)
+{
+    if (mine->seconds * (double)groups <= out->seconds) return;
+    *out = (dt_experts_cost){ mine->bytes * groups, mine->most_bytes * groups,
+                              mine->seconds * (double)groups };
+}
+
 /* A rank of one kind: what prompts and a token take it, and what it holds if that is the most so
  * far. */
 static dt_status count_kind(const dti_task *t, const dt_way *w, int place, double times[2],
@@ -94,15 +104,18 @@ static dt_status count_kind(const dti_task *t, const dt_way *w, int place, doubl
 {
     const int64_t each = rows_at_once(t, w);
     dti_prediction p = { 0 };
-    dt_way_cost bytes = { 0 }, unused = { 0 };
+    dt_way_cost bytes = { 0 }, prompt = { 0 };
     int64_t peak;
     const dt_status st = run(t, w, place, each, &p);
 
     if (st == DT_OK) {
         const int64_t cache = p.cache_bytes / each * (t->o.batch / w->dp);
         const int64_t held = p.activation_bytes * w->microbatches;
-        times[0] = seconds_of(t, w, &p.prefill, p.prefill_seconds, &unused);
+        times[0] = seconds_of(t, w, &p.prefill, p.prefill_seconds, &prompt);
         times[1] = seconds_of(t, w, &p.decode, p.decode_seconds, &bytes);
+        hold_experts(&prompt.experts[0], w->microbatches, &out->experts[0]);
+        hold_experts(&bytes.experts[0], w->microbatches, &out->experts[1]);
+        out->more_bytes = dti_max(out->more_bytes, bytes.more_bytes * w->microbatches);
         out->inside_bytes = dti_max(out->inside_bytes, bytes.inside_bytes * w->microbatches);
         out->between_bytes = dti_max(out->between_bytes, bytes.between_bytes * w->microbatches);
         out->flops = fmax(out->flops, p.prefill.work.flops * (double)w->microbatches);
@@ -173,21 +186,25 @@ dt_status dti_serve_look(dti_task *t, const dt_way *w, dti_look *out)
 /* --- bounds ----------------------------------------------------------------------------------- */
 
 /* Found once, or made; borrowed until the next call. */
-static dt_status pass_of(dti_task *t, int ep, int tp, int64_t rows, const dti_pass **out)
+static dt_status pass_of(dti_task *t, const dt_way *of, int64_t rows, const dti_pass **out)
 {
-    const dt_way w = { .pp = 1, .dp = 1, .ep = ep, .tp = tp, .microbatches = 1 };
+    const int ep = dti_way_ep(of), tp = of->tp;
+    const dt_way w = {
+        .pp = 1, .dp = 1, .ep = ep, .tp = tp, .microbatches = 1, .dispatch = of->dispatch
+    };
     dt_way_cost unused = { 0 };
     dti_prediction p = { 0 };
     dti_pass *made;
 
     for (size_t i = 0; i < t->n_passes; i++) {
         *out = &t->passes[i];
-        if (t->passes[i].ep == ep && t->passes[i].tp == tp && t->passes[i].rows == rows)
+        if (t->passes[i].ep == ep && t->passes[i].tp == tp &&
+            t->passes[i].dispatch == of->dispatch && t->passes[i].rows == rows)
             return DT_OK;
     }
     DT_TRY(dti_grow((void **)&t->passes, &t->passes_room, t->n_passes + 1, sizeof *made));
     made = &t->passes[t->n_passes];
-    *made = (dti_pass){ .ep = ep, .tp = tp, .rows = rows };
+    *made = (dti_pass){ .ep = ep, .tp = tp, .dispatch = of->dispatch, .rows = rows };
     made->refused = run(t, &w, 0, rows, &p);
     if (made->refused == DT_OK) {
         made->prompt = seconds_of(t, &w, &p.prefill, p.prefill_seconds, &unused);
@@ -214,7 +231,7 @@ dt_status dti_serve_bound(dti_task *t, const dt_way *w, double *bytes, double *s
         blocks = s->blocks[0];
     }
     *bytes = packed ? 0 : SLACK * dti_block_share(t, w) * blocks * (double)dt_dtype_size(t->dtype);
-    DT_TRY(pass_of(t, dti_way_ep(w), w->tp, dti_max(rows / w->microbatches, 1), &p));
+    DT_TRY(pass_of(t, w, dti_max(rows / w->microbatches, 1), &p));
     *seconds = SLACK * (prompts ? p->prompt : p->token);
     if (p->refused != DT_OK) *bytes = *seconds = 0; /* counting it says why */
     return DT_OK;

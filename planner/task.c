@@ -204,7 +204,7 @@ dt_status dti_profile_of(dti_task *t, const dt_way *w, const dti_profile **out)
     dt_step_options step = DT_STEP_OPTIONS_INIT;
     dt_loss_options loss = DT_LOSS_OPTIONS_INIT;
     dt_load_options load = t->load;
-    const dt_way passes = { .dp = 1, .ep = w->ep, .tp = w->tp };
+    const dt_way passes = { .dp = 1, .ep = w->ep, .tp = w->tp, .dispatch = w->dispatch };
     char mesh[DTI_MESH_BYTES];
     dti_profile *p;
 
@@ -212,7 +212,8 @@ dt_status dti_profile_of(dti_task *t, const dt_way *w, const dti_profile **out)
         p = &t->profiles[i];
         *out = p;
         if (p->ep == dti_way_ep(w) && p->tp == w->tp &&
-            p->sequence_parallel == w->sequence_parallel && p->recompute == w->recompute)
+            p->sequence_parallel == w->sequence_parallel && p->dispatch == w->dispatch &&
+            p->recompute == w->recompute)
             return DT_OK;
     }
     DT_TRY(dti_grow((void **)&t->profiles, &t->profiles_room, t->n_profiles + 1, sizeof *p));
@@ -220,6 +221,7 @@ dt_status dti_profile_of(dti_task *t, const dt_way *w, const dti_profile **out)
     *p = (dti_profile){ .ep = dti_way_ep(w),
                         .tp = w->tp,
                         .sequence_parallel = w->sequence_parallel,
+                        .dispatch = w->dispatch,
                         .recompute = w->recompute };
     load.sequence_parallel = w->sequence_parallel;
     loss.recompute = w->recompute;

@@ -207,5 +207,6 @@ dt_status dt_search_measure(dt_search *s, const dt_run_options *run, int ways, i
     if (n == 0) return DT_OK;
     qsort(s->verdicts, (size_t)n, sizeof *s->verdicts, by_measured);
     DT_TRY(dti_find_groups(&s->task, &s->verdicts[0].way, s->group)); /* another may lead */
+    DT_TRY(dti_find_other_form(s));
     return DT_OK;
 }

@@ -10,6 +10,8 @@
 #include "parallel_styles/kind.h"
 #include "planner/search.h"
 
+static const char LOCAL[] = "local";
+
 /* Tiles of the k-th level, the cuts of a layer's other axis being none's, or tp's. */
 static int tiled(int level, bool cut)
 {
@@ -60,17 +62,87 @@ static dt_status add_tiles(dti_task *t, const dt_layer_spec *spec, const char *p
     return DT_OK;
 }
 
-static dt_status add_layer(dti_task *t, const dt_layer_spec *spec)
+/* --- experts ---------------------------------------------------------------------------------- */
+
+/* "model.layers.3.mlp.experts" of "model.layers.3.mlp.experts.down_proj", if it is a point; NULL:
+ * there is none. */
+static const dt_layer_spec *point_around(const dti_described *d, const dt_layer_spec *spec)
+{
+    const char *last = strrchr(spec->name, '.');
+    const size_t n = last != NULL ? (size_t)(last - spec->name) : 0;
+
+    for (int i = 0; i < d->builder.n && n > 0; i++) {
+        const dt_layer_spec *other = &d->builder.specs[i];
+        if (strncmp(other->name, spec->name, n) == 0 && other->name[n] == '\0')
+            return dti_kind_is(other->kind, "point") ? other : NULL;
+    }
+    return NULL;
+}
+
+/* A layer of experts, and the point around it, which sums terms or sends tokens. Where nothing else
+ * joins its sum, tokens that are cut over tp may pass the block around it as they lie. */
+static dt_status add_experts(dti_task *t, const dti_described *d, const dt_layer_spec *spec,
+                             const char *pattern)
+{
+    const dt_layer_spec *point = point_around(d, spec);
+    const dt_layer_spec *block = point != NULL ? point_around(d, point) : NULL;
+    char *around;
+
+    for (int k = DTI_EXPERTS; k <= (int)DTI_CUT_SENT; k++)
+        DT_TRY(add(&t->rules[k], pattern, "grouped_gemm"));
+    if (point == NULL) return DT_OK;
+    DT_TRY(pattern_of(t, point->name, &around));
+    DT_TRY(add(&t->rules[DTI_EXPERTS], around, "moe_tp_experts"));
+    DT_TRY(add(&t->rules[DTI_SENT], around, "ep_dispatch_experts"));
+    if (block == NULL || point->style == NULL || strcmp(point->style, "moe_tp_experts") != 0)
+        return DT_OK;
+    DT_TRY(add(&t->rules[DTI_CUT_SENT], around, "ep_dispatch_experts"));
+    DT_TRY(pattern_of(t, block->name, &around));
+    DT_TRY(add(&t->rules[DTI_CUT_SENT], around, LOCAL));
+    return DT_OK;
+}
+
+static bool passes(const dti_rules *r, const char *pattern)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (r->rules[i].style == LOCAL && strcmp(r->rules[i].pattern, pattern) == 0) return true;
+    return false;
+}
+
+/* Routers: each routes the tokens that it has. Where a block that is none of experts has the name
+ * of those that are, a rule would speak of both: then tokens are not sent over tp. */
+static dt_status add_routers(dti_task *t, const dti_described *d)
+{
+    dti_rules *r = &t->rules[DTI_CUT_SENT];
+    int blocks = 0, points = 0;
+    char *pattern, *around;
+
+    for (int i = 0; i < d->builder.n; i++) {
+        const dt_layer_spec *spec = &d->builder.specs[i], *block = point_around(d, spec);
+        DT_TRY(pattern_of(t, spec->name, &pattern));
+        blocks += passes(r, pattern);
+        if (block == NULL) continue;
+        DT_TRY(pattern_of(t, block->name, &around));
+        if (!passes(r, around)) continue;
+        if (dti_kind_is(spec->kind, "point"))
+            points++;
+        else
+            DT_TRY(add(r, pattern, "local"));
+    }
+    if (points == 0 || points != blocks) r->n = 0;
+    return DT_OK;
+}
+
+/* --- layers ----------------------------------------------------------------------------------- */
+
+static dt_status add_layer(dti_task *t, const dti_described *d, const dt_layer_spec *spec)
 {
     const bool linear = dti_kind_is(spec->kind, "linear");
     const bool block = strpbrk(spec->name, "0123456789") != NULL;
     char *pattern;
 
     DT_TRY(pattern_of(t, spec->name, &pattern));
-    if (dti_kind_is(spec->kind, "experts"))
-        DT_TRY(add(&t->rules[DTI_EXPERTS], pattern, "grouped_gemm"));
-    else if (spec->style != NULL && strcmp(spec->style, "moe_tp_experts") == 0)
-        DT_TRY(add(&t->rules[DTI_EXPERTS], pattern, spec->style));
+    if (dti_kind_is(spec->kind, "experts")) DT_TRY(add_experts(t, d, spec, pattern));
     if (spec->tied_to != NULL) return DT_OK;
     if (linear) DT_TRY(add_tiles(t, spec, pattern));
     if (!block && (linear || dti_kind_has_ids(spec->kind)))
@@ -78,18 +150,29 @@ static dt_status add_layer(dti_task *t, const dt_layer_spec *spec)
     return DT_OK;
 }
 
+/* Rules of the k-th kind, and those of experts: of the kind before `beside`; 0: none. */
+static dt_plan *chain_of(dti_task *t, int k, int beside)
+{
+    return &t->plans[DTI_BESIDE * k + beside];
+}
+
 dt_status dti_way_plans_open(dti_task *t, const dti_described *d)
 {
     t->has_plan = t->load.plan != NULL || t->load.plan_name != NULL || t->load.n_policies > 0 ||
                   d->plan.n_rules > 0;
-    for (int i = 0; i < d->builder.n; i++) DT_TRY(add_layer(t, &d->builder.specs[i]));
+    for (int i = 0; i < d->builder.n; i++) DT_TRY(add_layer(t, d, &d->builder.specs[i]));
+    DT_TRY(add_routers(t, d));
     for (int k = 0; k < DTI_RULES; k++)
-        for (int with = 0; with < 2; with++)
-            t->plans[2 * k + with] = (dt_plan){ .rules = t->rules[k].rules,
-                                                .n_rules = (int)t->rules[k].n,
-                                                .source = "plan --auto",
-                                                .dim = k == DTI_EXPERTS ? "ep" : "dp",
-                                                .more = with ? &t->plans[2 * DTI_EXPERTS] : NULL };
+        for (int beside = 0; beside < DTI_BESIDE; beside++)
+            *chain_of(t, k, beside) = (dt_plan){
+                .rules = t->rules[k].rules,
+                .n_rules = (int)t->rules[k].n,
+                .source = "plan --auto",
+                .dim = k >= DTI_ENDS       ? "dp"
+                       : k == DTI_CUT_SENT ? "tp"
+                                           : "ep",
+                .more = beside > 0 ? chain_of(t, beside - 1, 0) : NULL,
+            };
     return DT_OK;
 }
 
@@ -104,12 +187,15 @@ void dti_way_plans_close(dti_task *t)
 /* Of its own; NULL: it has none. */
 static const dt_plan *own_plan(const dti_task *t, const dt_way *w)
 {
-    const int with = w->ep > 1;
+    dti_task *own = (dti_task *)(uintptr_t)t;
+    const int experts = w->ep > 1 ? w->dispatch ? DTI_SENT : DTI_EXPERTS : DTI_CUT_SENT;
+    const bool with = w->ep > 1 || w->dispatch;
 
-    if (w->ends) return &t->plans[2 * DTI_ENDS + with];
+    if (w->ends) return chain_of(own, DTI_ENDS, with ? experts + 1 : 0);
     for (int k = 0; k < DTI_TILES; k++)
-        if (w->tiles == dti_tiles[k]) return &t->plans[2 * tiled(k, w->tp > 1) + with];
-    return with ? &t->plans[2 * DTI_EXPERTS] : NULL;
+        if (w->tiles == dti_tiles[k])
+            return chain_of(own, tiled(k, w->tp > 1), with ? experts + 1 : 0);
+    return with ? chain_of(own, experts, 0) : NULL;
 }
 
 const dt_plan *dti_way_plan(const dti_task *t, const dt_way *w)
@@ -119,16 +205,36 @@ const dt_plan *dti_way_plan(const dti_task *t, const dt_way *w)
     return own != NULL ? own : t->load.plan;
 }
 
+static const char *style_in(const dt_plan *plan, const char *pattern)
+{
+    for (int i = 0; i < plan->n_rules; i++)
+        if (strcmp(plan->rules[i].pattern, pattern) == 0) return plan->rules[i].style;
+    return NULL;
+}
+
+/* One member for each pattern, with its styles on all dims. */
 bool dti_put_way_plan(dti_writer *w, const dti_task *t, const dt_way *way)
 {
-    const dt_plan *plan = own_plan(t, way);
-    bool first = true;
+    const dt_plan *first = own_plan(t, way);
+    const char *comma = "";
 
-    if (plan == NULL) return false;
-    for (dti_put(w, "{"); plan != NULL; plan = plan->more)
-        for (int i = 0; i < plan->n_rules; i++, first = false)
-            dti_put(w, "%s\n  \"%s\": { \"%s\": \"%s\" }", first ? "" : ",", plan->rules[i].pattern,
-                    plan->dim, plan->rules[i].style);
+    if (first == NULL) return false;
+    dti_put(w, "{");
+    for (const dt_plan *plan = first; plan != NULL; plan = plan->more)
+        for (int i = 0; i < plan->n_rules; i++) {
+            const char *pattern = plan->rules[i].pattern;
+            if (plan != first && style_in(first, pattern) != NULL) continue; /* said already */
+            dti_put(w, "%s\n  \"%s\": {", comma, pattern);
+            comma = "";
+            for (const dt_plan *on = plan; on != NULL; on = on->more) {
+                const char *style = style_in(on, pattern);
+                if (style == NULL) continue;
+                dti_put(w, "%s \"%s\": \"%s\"", comma, on->dim, style);
+                comma = ",";
+            }
+            dti_put(w, " }");
+            comma = ",";
+        }
     dti_put(w, "\n}");
     return true;
 }

@@ -101,6 +101,7 @@ struct dti_device {
     dt_runtime *rt;
     const dti_device_ops *ops;
     bool dry;                /* memory is counted, not taken; kernels do not run */
+    bool gathers_tokens;     /* none goes to the ranks of its experts alone (dispatch.h) */
     dti_allocator allocator; /* of memory: the device's; take NULL: the host's */
     dti_allocator pinned;    /* of the host's that kernels of a GPU reach; take NULL: none */
     dti_memory *memory;

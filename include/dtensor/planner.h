@@ -138,7 +138,17 @@ typedef struct dt_way {
     int tiles;          /* of stage 3: of each linear layer, gathered one by one; 0: whole */
     int64_t chunk;      /* tokens of a sequence whose logits exist at a time; 0: all */
     const char *stages; /* blocks of each stage, "9,8,7"; NULL: so that the busiest does least */
+    bool dispatch; /* tokens go to the ranks of their experts, whole ones, and come back: over ep,
+                    * or without it, where tokens are cut, over tp. Else all sum terms of all */
 } dt_way;
+
+/* What a way sends over the dim that whole experts are cut over, or could be, and by prediction
+ * how long that takes. */
+typedef struct dt_experts_cost {
+    int64_t bytes;      /* that a rank receives; of tokens that choose all experts alike */
+    int64_t most_bytes; /* whatever they choose */
+    double seconds;
+} dt_experts_cost;
 
 /* What a step costs the rank that it costs most. */
 typedef struct dt_way_cost {
@@ -148,6 +158,9 @@ typedef struct dt_way_cost {
     int64_t peak_bytes;                    /* in the device's memory at a time, at most */
     int64_t inside_bytes, between_bytes;   /* received from the same node, from others */
     double flops;
+    int64_t more_bytes; /* received besides, at most: where tokens go to their experts, the bytes
+                         * above are an average over tokens that choose all experts alike */
+    dt_experts_cost experts[2]; /* of a step; of generation: of prompts, of a token */
     /* predicted: seconds */
     double seconds;                          /* of a step: compute + exposed + bubble */
     double compute, exposed, hidden, bubble; /* communication that is waited for, that is not */
@@ -270,6 +283,10 @@ DT_API DT_MUST_USE dt_status dt_search_draw(dt_search *search, const dt_way *way
 /** What ended the search: of what is ranked then it is known alone that it is the best of what was
  * counted. Not collective. Errors: none. */
 DT_API dt_search_end dt_search_ended(const dt_search *search);
+
+/** The first way that is ranked with the other form of a mixture of experts, `dispatch` or not,
+ * counted; NULL where it has none. Not collective. Errors: none. */
+DT_API const dt_verdict *dt_search_other_form(const dt_search *search);
 
 /** Verdict `i`: ranked ones first, the fastest leading, then all others; NULL behind the last. Not
  * collective. Errors: none. */

@@ -36,6 +36,8 @@ typedef struct dt_traffic {
     dt_comm_kind kind;
     uint32_t dims;         /* bit m: mesh dim m */
     dt_comm_counter count; /* bytes that the rank receives */
+    int64_t most_bytes;    /* the same, but of tokens that go to the ranks of their experts: the
+                            * average is counted, and at most it is so much */
 } dt_traffic;
 
 /* One pass, as one rank makes it. */
@@ -56,6 +58,24 @@ typedef struct dt_rank_cost {
     int64_t prompt_bytes;
     int64_t step_bytes;
 } dt_rank_cost;
+
+/* What a pass sends for its mixtures whose experts lie whole on ranks, as rank 0 receives it, in
+ * either form: terms of all tokens are summed by all ("moe_tp_experts"), or tokens go to the ranks
+ * of their experts and come back ("ep_dispatch_experts"). `bytes` of tokens that are sent are the
+ * average of those that choose all experts alike, `most_bytes` what they are at most. */
+typedef enum dt_expert_form {
+    DT_EXPERTS_SUMMED,
+    DT_EXPERTS_SENT,
+    DT_N_EXPERT_FORMS
+} dt_expert_form;
+typedef struct dt_expert_bytes {
+    int64_t bytes, most_bytes;
+} dt_expert_bytes;
+typedef struct dt_expert_forms {
+    uint32_t dims;       /* bit m: mesh dim m; 0: there are no such mixtures */
+    dt_expert_form form; /* what the plan says */
+    dt_expert_bytes prompt[DT_N_EXPERT_FORMS], step[DT_N_EXPERT_FORMS];
+} dt_expert_forms;
 
 typedef struct dt_prediction dt_prediction;
 
@@ -86,11 +106,13 @@ DT_API int64_t dt_prediction_sequence(const dt_prediction *prediction);
 DT_API const dt_pass_cost *dt_prediction_prompt(const dt_prediction *prediction);
 DT_API const dt_pass_cost *dt_prediction_step(const dt_prediction *prediction);
 DT_API const dt_rank_cost *dt_prediction_rank(const dt_prediction *prediction, int rank);
+DT_API const dt_expert_forms *dt_prediction_experts(const dt_prediction *prediction);
 
 /**
  * Writes a prediction: as text three tables, of parameters (dt_layers_print()), collectives and
- * ranks, in which what repeats is one line; or as a JSON object with the members of
- * dt_layers_print(), "prompt", "step" and "ranks".
+ * ranks, in which what repeats is one line, and one of both forms of mixtures whose experts lie
+ * whole on ranks; or as a JSON object with the members of dt_layers_print(), "prompt", "step",
+ * "experts" (of such mixtures) and "ranks".
  *
  * Returns the length as snprintf() does.
  *
@@ -107,6 +129,7 @@ typedef struct dt_dims_traffic {
     uint32_t dims; /* bit m: mesh dim m */
     dt_comm_kind kind;
     dt_comm_counter count;
+    int64_t most_bytes; /* as of dt_traffic */
 } dt_dims_traffic;
 
 enum { DT_MAX_DIMS_TRAFFIC = 48 }; /* kinds that there are more of are added to the last one */

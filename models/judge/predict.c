@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/numbers.h"
 #include "dtensor/create.h"
 #include "dtensor/device/device.h"
 #include "dtensor/kernels/kernel.h"
@@ -22,7 +23,7 @@ typedef struct listener {
 } listener;
 
 static dt_status add(const listener *l, dt_comm_kind kind, uint32_t dims,
-                     const dt_comm_counter *count)
+                     const dt_comm_counter *count, int64_t most)
 {
     dt_pass_cost *c = l->cost;
     const char *layer = dti_tape_scope(l->tape);
@@ -35,10 +36,11 @@ static dt_status add(const listener *l, dt_comm_kind kind, uint32_t dims,
         if (item->kind != kind || item->dims != dims) continue;
         item->count.calls += count->calls;
         item->count.bytes += count->bytes;
+        item->most_bytes += most;
         return DT_OK;
     }
     DT_TRY(dti_grow((void **)&c->items, &c->capacity, c->n + 1, sizeof *item));
-    c->items[c->n++] = (dt_traffic){ layer, kind, dims, *count };
+    c->items[c->n++] = (dt_traffic){ layer, kind, dims, *count, most };
     return DT_OK;
 }
 
@@ -47,7 +49,8 @@ static void hear_move(void *arg, const dti_move_step *step, const int64_t *shape
 {
     listener *l = arg;
 
-    if (l->st == DT_OK && l->cost != NULL) l->st = add(l, kind, step->dims, count);
+    if (l->st == DT_OK && l->cost != NULL)
+        l->st = add(l, kind, step->dims, count, dti_max(step->most, count->bytes));
     if (l->st == DT_OK && l->watched != NULL) l->st = dti_watch_step(l->watched, step, shape);
 }
 
@@ -88,7 +91,7 @@ static dt_status add_messages(const listener *l, const dt_model *m)
     if (rest.calls == 0) return DT_OK;
     DT_TRY(dti_grow((void **)&c->items, &c->capacity, c->n + 1, sizeof *c->items));
     c->items[c->n++] =
-        (dt_traffic){ "(from other stages)", DT_COMM_SEND, 1u << m->stages.dim, rest };
+        (dt_traffic){ "(from other stages)", DT_COMM_SEND, 1u << m->stages.dim, rest, rest.bytes };
     return DT_OK;
 }
 
@@ -186,8 +189,8 @@ done:
     return st;
 }
 
-static dt_status predict(const char *dir, const dti_predict_options *o, dti_watched *watched,
-                         dti_prediction *out)
+static dt_status open_run(const char *dir, const dti_predict_options *o, dti_watched *watched,
+                          dti_prediction *out)
 {
     dt_run_options run = DT_RUN_OPTIONS_INIT;
     char names[DT_MAX_DIMS][DT_DIM_NAME_BYTES];
@@ -203,6 +206,19 @@ static dt_status predict(const char *dir, const dti_predict_options *o, dti_watc
     DT_TRY(dt_runtime_create_dry(&run, o->rank, o->like, &out->rt));
     DT_TRY(dt_mesh_create(out->rt, o->mesh, &out->mesh));
     DT_TRY(load(dir, o, watched, out));
+    return DT_OK;
+}
+
+dt_status dti_predict_open(const char *dir, const dti_predict_options *o, dti_prediction *out)
+{
+    DT_TRY(open_run(dir, o, NULL, out));
+    return DT_OK;
+}
+
+static dt_status predict(const char *dir, const dti_predict_options *o, dti_watched *watched,
+                         dti_prediction *out)
+{
+    DT_TRY(open_run(dir, o, watched, out));
     DT_TRY(run_passes(o, watched, out));
     return DT_OK;
 }

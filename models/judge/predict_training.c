@@ -4,6 +4,7 @@
  * count is what a run will. */
 #include <dtensor/predict.h>
 
+#include "base/numbers.h"
 #include "base/options.h"
 #include "dtensor/device/device.h"
 #include "models/judge/prediction.h"
@@ -62,15 +63,17 @@ static void close_step(dry_step *s)
 }
 
 static void add_traffic(dt_training_cost *c, uint32_t dims, dt_comm_kind kind,
-                        const dt_comm_counter *count)
+                        const dt_comm_counter *count, int64_t most)
 {
     int at = 0;
 
     while (at < c->n_traffic && (c->traffic[at].kind != kind || c->traffic[at].dims != dims)) at++;
     if (at == DT_MAX_DIMS_TRAFFIC) at--;
-    if (at == c->n_traffic) c->traffic[c->n_traffic++] = (dt_dims_traffic){ dims, kind, { 0, 0 } };
+    if (at == c->n_traffic)
+        c->traffic[c->n_traffic++] = (dt_dims_traffic){ dims, kind, { 0, 0 }, 0 };
     c->traffic[at].count.calls += count->calls;
     c->traffic[at].count.bytes += count->bytes;
+    c->traffic[at].most_bytes += most;
 }
 
 /* Listens to moves for the whole step. */
@@ -78,7 +81,7 @@ static void hear_move(void *arg, const dti_move_step *step, const int64_t *shape
                       const dt_comm_counter *count)
 {
     (void)shape;
-    add_traffic(arg, step->dims, kind, count);
+    add_traffic(arg, step->dims, kind, count, dti_max(step->most, count->bytes));
 }
 
 /* What was counted and was no move: the norm, which all ranks add up; from stage to stage messages,
@@ -102,7 +105,7 @@ static void add_rest(dt_training_cost *c, const dt_mesh *mesh, const dti_stages 
         }
         if (rest.calls > 0)
             add_traffic(c, k == DT_COMM_ALL_REDUCE || stages->dim < 0 ? all : 1u << stages->dim,
-                        (dt_comm_kind)k, &rest);
+                        (dt_comm_kind)k, &rest, rest.bytes);
     }
 }
 

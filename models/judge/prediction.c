@@ -95,6 +95,7 @@ dt_status dt_predict(dt_runtime *rt, const char *dir, const dt_predict_options *
                      dt_prediction **out)
 {
     dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
+    dti_predict_options how;
     dt_prediction *p;
     dt_status st = DT_OK;
 
@@ -106,17 +107,16 @@ dt_status dt_predict(dt_runtime *rt, const char *dir, const dt_predict_options *
     DT_TRY_TO(fail, st, dti_predict_settle(rt, dir, &o, &p->n_ranks));
     p->batch = o.batch;
     p->sequence = o.sequence;
-    DT_TRY_TO(fail, st,
-              dti_predict_ranks(dir,
-                                &(dti_predict_options){ .mesh = o.mesh,
-                                                        .batch = o.batch,
-                                                        .sequence = o.sequence,
-                                                        .load = o.load,
-                                                        .like = rt,
-                                                        .log = o.log,
-                                                        .log_arg = o.log_arg,
-                                                        .device = o.device },
-                                &p->first, &p->ranks));
+    how = (dti_predict_options){ .mesh = o.mesh,
+                                 .batch = o.batch,
+                                 .sequence = o.sequence,
+                                 .load = o.load,
+                                 .like = rt,
+                                 .log = o.log,
+                                 .log_arg = o.log_arg,
+                                 .device = o.device };
+    DT_TRY_TO(fail, st, dti_predict_ranks(dir, &how, &p->first, &p->ranks));
+    DT_TRY_TO(fail, st, dti_predict_experts(dir, &how, p->first.model, &p->experts));
     *out = p;
     return DT_OK;
 
@@ -164,4 +164,9 @@ const dt_pass_cost *dt_prediction_step(const dt_prediction *p)
 const dt_rank_cost *dt_prediction_rank(const dt_prediction *p, int rank)
 {
     return p != NULL && rank >= 0 && rank < p->n_ranks ? &p->ranks[rank] : NULL;
+}
+
+const dt_expert_forms *dt_prediction_experts(const dt_prediction *p)
+{
+    return p != NULL ? &p->experts : NULL;
 }

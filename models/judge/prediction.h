@@ -55,6 +55,16 @@ dt_rank_cost dti_prediction_cost(const dti_prediction *p);
 dt_status dti_predict_ranks(const char *dir, const dti_predict_options *options,
                             dti_prediction *first, dt_rank_cost **ranks) DT_MUST_USE;
 
+/* What mixtures of experts of `model`, which was predicted with these options, send in either form:
+ * rank 0's passes once more, on a dry model of their own (expert_forms.c). */
+dt_status dti_predict_experts(const char *dir, const dti_predict_options *options,
+                              const dt_model *model, dt_expert_forms *out) DT_MUST_USE;
+
+/* Opens a dry run of one rank: runtime, mesh and model of *out, which is freed also after an error;
+ * nothing is passed through it yet. */
+dt_status dti_predict_open(const char *dir, const dti_predict_options *options,
+                           dti_prediction *out) DT_MUST_USE;
+
 /* One pass as dti_predict() makes it, and its cost: n tokens of zeros per sequence. For dry models
  * and for real ones; `cost` zeroed before, its items freed with dti_free(). */
 dt_status dti_measure_pass(dt_tape *t, dt_state *s, int64_t n, dt_pass_cost *cost) DT_MUST_USE;
@@ -69,6 +79,7 @@ struct dt_prediction {
     int64_t batch, sequence;
     int n_ranks;
     dt_rank_cost *ranks; /* [n_ranks] */
+    dt_expert_forms experts;
 };
 
 #endif

@@ -64,18 +64,81 @@ static void put_traffic_row(dti_writer *w, const int widths[1 + DTI_TABLE_TEXTS]
             dti_bytes_text(r->bytes[0], prompt), r->calls[1], dti_bytes_text(r->bytes[1], step));
 }
 
-/* Does a layer send tokens to the ranks of their experts? Nobody knows which, before a run. */
-static bool sends_tokens(dt_layers *layers, const dt_pass_cost *cost)
+/* --- experts ---------------------------------------------------------------------------------- */
+
+static const char *const form_words[] = { "summed", "sent" };
+
+/* Of a pass; either where they are as many. */
+static const char *cheaper(const dt_expert_bytes pass[DT_N_EXPERT_FORMS])
 {
-    for (size_t i = 0; i < cost->n; i++) {
-        const dt_traffic *item = &cost->items[i];
-        const dt_layer *layer = item->layer != NULL ? dt_layers_find(layers, item->layer) : NULL;
-        for (int m = 0; m < DT_MAX_DIMS && item->kind == DT_COMM_ALL_TO_ALL; m++) {
-            const dt_style *style = dt_layer_style_on(layer, m);
-            if (style != NULL && strcmp(style->name, "ep_dispatch_experts") == 0) return true;
-        }
-    }
-    return false;
+    const int64_t more = pass[DT_EXPERTS_SENT].bytes - pass[DT_EXPERTS_SUMMED].bytes;
+
+    return more == 0 ? "either" : form_words[more > 0 ? DT_EXPERTS_SUMMED : DT_EXPERTS_SENT];
+}
+
+static void put_form_row(dti_writer *w, const char *name, int64_t prompt, int64_t step)
+{
+    char bytes[2][DTI_NUMBER_BYTES];
+
+    dti_put(w, "%-43s %10s %10s\n", name, dti_bytes_text(prompt, bytes[0]),
+            dti_bytes_text(step, bytes[1]));
+}
+
+/* Both forms of mixtures whose experts lie whole on ranks; nobody knows whom tokens choose, before
+ * a run. */
+static void put_forms(dti_writer *w, const dt_prediction *p)
+{
+    const dt_expert_forms *f = &p->experts;
+    const dt_expert_bytes *prompt = f->prompt, *step = f->step;
+    char dims[DIMS_BYTES], head[DIMS_BYTES + 24];
+
+    if (f->dims == 0) return;
+    (void)snprintf(head, sizeof head, "experts over %s", dims_text(p->first.mesh, f->dims, dims));
+    dti_put(w, "\n%-43s %10s %10s\n", head, "prompt", "step");
+    put_form_row(w, "summed by all (moe_tp_experts)", prompt[DT_EXPERTS_SUMMED].bytes,
+                 step[DT_EXPERTS_SUMMED].bytes);
+    put_form_row(w, "tokens sent (ep_dispatch_experts), average", prompt[DT_EXPERTS_SENT].bytes,
+                 step[DT_EXPERTS_SENT].bytes);
+    put_form_row(w, "  at most, whatever they choose", prompt[DT_EXPERTS_SENT].most_bytes,
+                 step[DT_EXPERTS_SENT].most_bytes);
+    dti_put(w, "%-43s %10s %10s\n", "fewer bytes", cheaper(prompt), cheaper(step));
+    dti_put(w, "%-43s %10s\n", "this plan", form_words[f->form]);
+}
+
+static void put_forms_pass(dti_writer *w, const char *name,
+                           const dt_expert_bytes pass[DT_N_EXPERT_FORMS])
+{
+    dti_put(w,
+            ",\n \"%s\": {\"summed\": {\"bytes\": %" PRId64 "}, \"sent\": {\"bytes\": %" PRId64
+            ", \"most_bytes\": %" PRId64 "}, \"fewer\": \"%s\"}",
+            name, pass[DT_EXPERTS_SUMMED].bytes, pass[DT_EXPERTS_SENT].bytes,
+            pass[DT_EXPERTS_SENT].most_bytes, cheaper(pass));
+}
+
+static void put_forms_json(dti_writer *w, const dt_prediction *p)
+{
+    const dt_expert_forms *f = &p->experts;
+    char dims[DIMS_BYTES];
+
+    if (f->dims == 0) return;
+    dti_put(w, ",\n\"experts\": {\"dim\": ");
+    dti_put_json(w, dims_text(p->first.mesh, f->dims, dims));
+    dti_put(w, ", \"form\": \"%s\"", form_words[f->form]);
+    put_forms_pass(w, "prompt", f->prompt);
+    put_forms_pass(w, "step", f->step);
+    dti_put(w, "}");
+}
+
+/* --- the table of collectives ----------------------------------------------------------------- */
+
+/* What of a pass is an average, at most besides. */
+static int64_t most_more(const dt_pass_cost *cost)
+{
+    int64_t more = 0;
+
+    for (size_t i = 0; i < cost->n; i++)
+        more += cost->items[i].most_bytes - cost->items[i].count.bytes;
+    return more;
 }
 
 static void put_traffic(dti_writer *w, const dt_prediction *p)
@@ -83,6 +146,7 @@ static void put_traffic(dti_writer *w, const dt_prediction *p)
     dti_table_row all = { .name = "all",
                           .bytes = { p->ranks[0].prompt_bytes, p->ranks[0].step_bytes } };
     int widths[1 + DTI_TABLE_TEXTS] = { 11, 14, 4, 0 };
+    char more[2][DTI_NUMBER_BYTES];
     dti_table t = { 0 };
 
     add_pass(p, &p->first.prefill, 0, &t);
@@ -95,12 +159,15 @@ static void put_traffic(dti_writer *w, const dt_prediction *p)
         for (int k = 0; k < 2; k++) all.calls[k] += t.rows[i].calls[k];
     }
     put_traffic_row(w, widths, &all);
-    if (sends_tokens(dt_model_layers(dt_prediction_model(p)), &p->first.prefill) ||
-        sends_tokens(dt_model_layers(dt_prediction_model(p)), &p->first.decode))
-        dti_put(w, "%s",
+    if (most_more(&p->first.prefill) + most_more(&p->first.decode) > 0)
+        dti_put(w,
                 "(all_to_all of experts: the average of tokens that choose all experts "
-                "alike; a run's depends on its tokens)\n");
+                "alike; a run's depends on its tokens,\n and is at most %s more in the prompt, %s "
+                "in a step)\n",
+                dti_bytes_text(most_more(&p->first.prefill), more[0]),
+                dti_bytes_text(most_more(&p->first.decode), more[1]));
     dti_free(t.rows);
+    put_forms(w, p);
 }
 
 /* --- ranks ------------------------------------------------------------------------------------ */
@@ -179,8 +246,10 @@ static void put_item(dti_writer *w, const dt_mesh *mesh, const dt_traffic *t)
         dti_put(w, "null");
     dti_put(w, ", \"kind\": \"%s\", \"dim\": ", dt_comm_kind_name(t->kind));
     dti_put_json(w, dims_text(mesh, t->dims, dims));
-    dti_put(w, ", \"ranks\": %d, \"calls\": %" PRId64 ", \"bytes\": %" PRId64 "}",
+    dti_put(w, ", \"ranks\": %d, \"calls\": %" PRId64 ", \"bytes\": %" PRId64,
             dims_ranks(mesh, t->dims), t->count.calls, t->count.bytes);
+    if (t->most_bytes > t->count.bytes) dti_put(w, ", \"most_bytes\": %" PRId64, t->most_bytes);
+    dti_put(w, "}");
 }
 
 static void put_pass(dti_writer *w, const dt_prediction *p, const char *name,
@@ -211,6 +280,7 @@ static void put_json(dti_writer *w, const dt_prediction *p)
     dti_layers_put(w, dt_model_layers(p->first.model), DT_F32, true);
     put_pass(w, p, "prompt", &p->first.prefill, p->batch * p->sequence);
     put_pass(w, p, "step", &p->first.decode, p->batch);
+    put_forms_json(w, p);
     dti_put(w, ",\n\"ranks\": [");
     for (int i = 0; i < p->n_ranks; i++) {
         const dt_rank_cost *c = &p->ranks[i];

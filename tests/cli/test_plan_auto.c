@@ -10,6 +10,11 @@ static const char machine[] =
     " \"memory_bandwidth\": 1e10, \"flops_f32\": 1e11, \"efficiency\": 0.6,"
     " \"inside_latency\": 1e-5, \"inside_bandwidth\": 5e9}";
 
+static const char slow_links[] =
+    "{\"name\": \"three cores\", \"gpus\": false, \"devices_per_node\": 3, \"device_bytes\": 4e9,"
+    " \"memory_bandwidth\": 1e10, \"flops_f32\": 1e11, \"efficiency\": 0.6,"
+    " \"inside_latency\": 1e-9, \"inside_bandwidth\": 1e6}";
+
 /* Folder of a model and of a machine's file. */
 static void open_place(train_place *p, char file[DT_TEST_PATH_BYTES + 16])
 {
@@ -221,17 +226,6 @@ DT_TEST(cli_plan_auto, experts_have_styles_of_the_plan)
         "it does not divide those of the model");
 }
 
-DT_TEST(cli_plan_auto, every_checkpoint_trains_by_its_plans_as_alone)
-{
-    dt_test_long();
-    for (int f = 0; f < DT_GOLDEN_ALL; f++) {
-        /* train refuses a part alone; experts that are clamped have no gradient */
-        if (strstr(dt_golden_fixtures[f], "/multimodal") == NULL &&
-            strstr(dt_golden_fixtures[f], "gpt_oss/") == NULL)
-            train_fixture(dt_golden_fixtures[f]);
-    }
-}
-
 /* Tokens under a plan of generation, NULL: on one rank. */
 static char *tokens_of(const train_place *p, const char *plan)
 {
@@ -252,6 +246,55 @@ static char *ids_of(const char *text)
     DT_ASSERT(json_is_array(json_object_get(v, "tokens")));
     json_decref(v);
     return ids;
+}
+
+/* Tokens go to their experts where a prompt is read sooner so, and the plan's file says it. */
+DT_TEST(cli_plan_auto, tokens_that_are_sent_to_experts_give_those_of_one_rank)
+{
+    char file[DT_TEST_PATH_BYTES + 16], plan[TRAIN_PATH_BYTES], *want, *ids;
+    command_result r;
+    train_place p;
+
+    open_place(&p, file);
+    (void)dt_test_source_path(p.model, "tests/golden/qwen3_moe/base");
+    (void)snprintf(plan, sizeof plan, "%s/plan.json", p.folder);
+    dt_test_write_file(p.folder, "slow.json", slow_links, sizeof slow_links - 1);
+    (void)snprintf(file, sizeof file, "%s/slow.json", p.folder);
+    want = ids_of(tokens_of(&p, NULL));
+    r = COMMAND_ENDS(0, COMMAND("plan", "-m", p.model, "--auto", "--machine", file, "--sequence",
+                                "32", "--dtype", "f32", "--goal", "prompt", "--json", "--explain",
+                                "dp=1,ep=3"));
+    dt_test_write_file(p.folder, "plan.json", r.out, strlen(r.out));
+    DT_ASSERT(strstr(r.out, "\"mesh\": \"dp=1,ep=3\"") != NULL);
+    DT_ASSERT(strstr(r.out, "{ \"ep\": \"ep_dispatch_experts\" }") != NULL);
+    DT_ASSERT(strstr(r.out, "\"style\": \"moe_tp_experts\"") != NULL);
+    ids = ids_of(tokens_of(&p, plan));
+    DT_ASSERT_EQ_STR(ids, want);
+    COMMAND_ENDS(
+        0, COMMAND("plan", "-m", p.model, "--mesh", "ep=3", "--sequence", "32", "--plan", plan),
+        "experts over ep", "fewer bytes", "sent");
+    COMMAND_ENDS(0,
+                 COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file, "--batch",
+                         "8", "--sequence", "15", "--dtype", "f32", "--explain",
+                         "tp=1,ep=3,dispatch"),
+                 "asked: dp=1,ep=3, tokens sent to experts", "on the average of tokens");
+    COMMAND_ENDS(
+        2,
+        COMMAND("plan", "-m", p.model, "--auto", "--machine", file, "--explain", "dp=3,dispatch"),
+        "dispatch: tokens are sent to experts that lie whole on ranks");
+    free(want);
+    free(ids);
+}
+
+DT_TEST(cli_plan_auto, every_checkpoint_trains_by_its_plans_as_alone)
+{
+    dt_test_long();
+    for (int f = 0; f < DT_GOLDEN_ALL; f++) {
+        /* train refuses a part alone; experts that are clamped have no gradient */
+        if (strstr(dt_golden_fixtures[f], "/multimodal") == NULL &&
+            strstr(dt_golden_fixtures[f], "gpt_oss/") == NULL)
+            train_fixture(dt_golden_fixtures[f]);
+    }
 }
 
 static void generate_fixture(const char *fixture)

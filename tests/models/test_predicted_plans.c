@@ -71,7 +71,7 @@ static void hear_move(void *arg, const dti_move_step *step, const int64_t *shape
     while (at < c->n_traffic && (c->traffic[at].kind != kind || c->traffic[at].dims != step->dims))
         at++;
     if (at == c->n_traffic && at < DT_MAX_DIMS_TRAFFIC)
-        c->traffic[c->n_traffic++] = (dt_dims_traffic){ step->dims, kind, { 0, 0 } };
+        c->traffic[c->n_traffic++] = (dt_dims_traffic){ step->dims, kind, { 0, 0 }, 0 };
     c->traffic[at].count.calls += count->calls;
     c->traffic[at].count.bytes += count->bytes;
 }
