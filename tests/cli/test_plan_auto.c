@@ -10,11 +10,6 @@ static const char machine[] =
     " \"memory_bandwidth\": 1e10, \"flops_f32\": 1e11, \"efficiency\": 0.6,"
     " \"inside_latency\": 1e-5, \"inside_bandwidth\": 5e9}";
 
-static const char slow_links[] =
-    "{\"name\": \"three cores\", \"gpus\": false, \"devices_per_node\": 3, \"device_bytes\": 4e9,"
-    " \"memory_bandwidth\": 1e10, \"flops_f32\": 1e11, \"efficiency\": 0.6,"
-    " \"inside_latency\": 1e-9, \"inside_bandwidth\": 1e6}";
-
 /* Folder of a model and of a machine's file. */
 static void open_place(train_place *p, char file[DT_TEST_PATH_BYTES + 16])
 {
@@ -248,6 +243,21 @@ static char *ids_of(const char *text)
     return ids;
 }
 
+/* Of so many cores, whose links are slow and answer at once. */
+static void write_slow(const train_place *p, int cores, char file[DT_TEST_PATH_BYTES + 16])
+{
+    char text[256];
+    const int n = snprintf(
+        text, sizeof text,
+        "{\"name\": \"slow\", \"gpus\": false, \"devices_per_node\": %d, \"device_bytes\": 4e9,"
+        " \"memory_bandwidth\": 1e10, \"flops_f32\": 1e11, \"efficiency\": 0.6,"
+        " \"inside_latency\": 1e-9, \"inside_bandwidth\": 1e6}",
+        cores);
+
+    dt_test_write_file(p->folder, "slow.json", text, (size_t)n);
+    (void)snprintf(file, DT_TEST_PATH_BYTES + 16, "%s/slow.json", p->folder);
+}
+
 /* Tokens go to their experts where a prompt is read sooner so, and the plan's file says it. */
 DT_TEST(cli_plan_auto, tokens_that_are_sent_to_experts_give_those_of_one_rank)
 {
@@ -258,8 +268,7 @@ DT_TEST(cli_plan_auto, tokens_that_are_sent_to_experts_give_those_of_one_rank)
     open_place(&p, file);
     (void)dt_test_source_path(p.model, "tests/golden/qwen3_moe/base");
     (void)snprintf(plan, sizeof plan, "%s/plan.json", p.folder);
-    dt_test_write_file(p.folder, "slow.json", slow_links, sizeof slow_links - 1);
-    (void)snprintf(file, sizeof file, "%s/slow.json", p.folder);
+    write_slow(&p, 3, file);
     want = ids_of(tokens_of(&p, NULL));
     r = COMMAND_ENDS(0, COMMAND("plan", "-m", p.model, "--auto", "--machine", file, "--sequence",
                                 "32", "--dtype", "f32", "--goal", "prompt", "--json", "--explain",
@@ -284,6 +293,30 @@ DT_TEST(cli_plan_auto, tokens_that_are_sent_to_experts_give_those_of_one_rank)
         "dispatch: tokens are sent to experts that lie whole on ranks");
     free(want);
     free(ids);
+}
+
+/* Tokens that are cut over tp go to whole experts there; routers and blocks leave them as they are.
+ */
+DT_TEST(cli_plan_auto, tokens_that_are_cut_train_with_experts_as_on_one_rank)
+{
+    char file[DT_TEST_PATH_BYTES + 16], plan[TRAIN_PATH_BYTES];
+    command_result r;
+    train_place p;
+    double want;
+
+    open_place(&p, file);
+    (void)dt_test_source_path(p.model, "tests/golden/qwen3_moe/base");
+    (void)snprintf(plan, sizeof plan, "%s/plan.json", p.folder);
+    write_slow(&p, 2, file);
+    want = loss_of(&p, "alone", NULL);
+    r = COMMAND_ENDS(0, COMMAND("plan", "-m", p.model, "--auto", "--train", "--machine", file,
+                                "--batch", "8", "--sequence", "16", "--dtype", "f32", "--json",
+                                "--explain", "tp=2"));
+    dt_test_write_file(p.folder, "plan.json", r.out, strlen(r.out));
+    DT_ASSERT(strstr(r.out, "\"sequence-parallel\": true") != NULL);
+    DT_ASSERT(strstr(r.out, "mlp.experts\": { \"tp\": \"ep_dispatch_experts\" }") != NULL);
+    DT_ASSERT(strstr(r.out, "mlp.gate\": { \"tp\": \"local\" }") != NULL);
+    DT_ASSERT_CLOSE(loss_of(&p, "sent", plan), want, 1e-5 * want);
 }
 
 DT_TEST(cli_plan_auto, every_checkpoint_trains_by_its_plans_as_alone)

@@ -375,3 +375,27 @@ DT_TEST(expert_forms, the_faster_one_is_taken_from_the_predicted_number_of_token
     DT_ASSERT(before);
     DT_ASSERT_EQ_INT(flips, 3); /* 16 and 18 on, but not 17: parts of five rows */
 }
+
+/* A layer that two rules speak of, on dims of their own, is one member of the file. */
+DT_TEST(expert_forms, styles_on_several_dims_stand_in_one_member)
+{
+    const dt_way way = { .pp = 1,
+                         .dp = 2,
+                         .tp = 2,
+                         .zero = 3,
+                         .tiles = 4,
+                         .sequence_parallel = true,
+                         .dispatch = true };
+    char text[4096] = "";
+    dti_writer w = { text, sizeof text, 0 };
+    const char *gate;
+    dti_task task;
+
+    open_task(2, DT_PLAN_STEP, &task);
+    DT_ASSERT(dti_put_way_plan(&w, &task, &way));
+    gate = strstr(text, "\"model.layers.*.mlp.gate\": { \"dp\": \"fully_shard(out_tiles=4)\", "
+                        "\"tp\": \"local\" }");
+    DT_ASSERT(gate != NULL && strstr(gate + 1, "\"model.layers.*.mlp.gate\"") == NULL);
+    DT_ASSERT(strstr(text, "\"model.layers.*.mlp\": { \"tp\": \"local\" }") != NULL);
+    dti_task_close(&task);
+}
