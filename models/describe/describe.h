@@ -86,6 +86,9 @@ dt_status dti_packed_config_read(const dti_json *root, dti_described *d) DT_MUST
 int64_t dti_packed_group(const dt_layer_spec *spec, int64_t group);
 void dti_pack_spec(dti_builder *b, dt_layer_spec *spec, dt_packing packing, bool zeros);
 
+/* Is layer i a linear one with an output for each expert (pack_weights.c)? */
+bool dti_chooses_experts(const dti_described *d, int i);
+
 /* Makes linear layers such of packed weights, as dt_load_options.weights says; NULL: none of them
  * (pack_weights.c). */
 dt_status dti_pack_weights(dti_described *d, const char *how) DT_MUST_USE;

@@ -71,6 +71,15 @@ static dt_status read_wish(const char *how, wish *w)
     return DT_OK;
 }
 
+/* "num_experts"; but "n_shared_experts * moe_intermediate_size" are those of one for all tokens. */
+bool dti_chooses_experts(const dti_described *d, int i)
+{
+    const char *outputs = d->builder.keys[i][0];
+
+    return d->builder.specs[i].kind == &dt_linear_kind && outputs != NULL &&
+           strstr(outputs, "experts") != NULL && strchr(outputs, '*') == NULL;
+}
+
 /* Heads are few products among many, and the last; what chooses experts is small and decides. */
 static bool is_kept(const dti_described *d, int i, const wish *w, bool *used)
 {
@@ -78,8 +87,7 @@ static bool is_kept(const dti_described *d, int i, const wish *w, bool *used)
     const char *keys = d->builder.keys[i][0], *outputs = keys != NULL ? keys : "";
 
     bool kept = (spec->kind != &dt_linear_kind && spec->kind != &dt_experts_kind) ||
-                spec->tied_to != NULL || spec->blocks[1].n > 0 ||
-                strstr(outputs, "experts") != NULL ||
+                spec->tied_to != NULL || spec->blocks[1].n > 0 || dti_chooses_experts(d, i) ||
                 (!w->head && strcmp(outputs, "vocab_size") == 0);
     for (int k = 0; k < w->n_kept; k++) {
         if (!dti_name_matches(w->kept[k], spec->name)) continue;

@@ -153,10 +153,7 @@ static bool is_kept(const dti_described *d, int i)
 {
     const char *outputs = d->builder.keys[i][0];
 
-    return outputs != NULL &&
-           (strcmp(outputs, "vocab_size") == 0 ||
-            (d->builder.specs[i].kind == &dt_linear_kind && strstr(outputs, "experts") != NULL &&
-             strchr(outputs, '*') == NULL)); /* "n_shared_experts * ...": of all tokens */
+    return (outputs != NULL && strcmp(outputs, "vocab_size") == 0) || dti_chooses_experts(d, i);
 }
 
 /* Experts of a tensor each for gate and up and for down, of one piece: *n more of them. */

@@ -17,10 +17,11 @@ enum { TOKENS = 9 };
 
 typedef struct packed_case {
     const char *fixture, *weights;
-    int n_packed; /* layers of the first block */
+    int n_packed; /* layers of a block */
     dt_dtype dtype;
     bool sequence_parallel;
     const char *fully_shard;
+    const char *block; /* which; NULL: ".0." */
 } packed_case;
 
 static dt_status load(dt_mesh *mesh, const packed_case *c, const char *weights, dt_dtype dtype,
@@ -102,6 +103,7 @@ done:
 
 static dt_status follow_all(const packed_case *c, dt_layers *packed, dt_layers *plain)
 {
+    const char *block = c->block != NULL ? c->block : ".0.";
     int n = 0;
 
     for (int i = 0; i < dt_layers_count(packed); i++) {
@@ -109,10 +111,10 @@ static dt_status follow_all(const packed_case *c, dt_layers *packed, dt_layers *
         if (dt_layer_kind_of(layer) != &dt_linear_packed_kind &&
             dt_layer_kind_of(layer) != &dt_experts_packed_kind)
             continue;
-        n += strstr(dt_layer_name(layer), ".0.") != NULL;
+        n += strstr(dt_layer_name(layer), block) != NULL;
         DT_TRY(follow(c, layer, dt_layers_find(plain, dt_layer_name(layer))));
     }
-    DT_EXPECT(n == c->n_packed, "%d layers of the first block are packed, not %d", n, c->n_packed);
+    DT_EXPECT(n == c->n_packed, "%d layers of block %s are packed, not %d", n, block, c->n_packed);
     return DT_OK;
 }
 
@@ -194,6 +196,7 @@ DT_TEST(packed_weights, logits_are_those_of_the_weights_that_codes_stand_for)
         { .fixture = "qwen3_moe/base", .weights = "int8", .n_packed = 6 },
         { .fixture = "qwen3_moe/base", .weights = "int4 asymmetric", .n_packed = 6 },
         { .fixture = "mixtral/base", .weights = "int8", .n_packed = 3 }, /* F is 24 */
+        { .fixture = "glm4_moe/base", .weights = "int8", .n_packed = 5, .block = ".2." },
         { .fixture = "phi3/base", .weights = "int4 asymmetric", .n_packed = 4 },
         { .fixture = "gpt_neo/base", .weights = "int8", .n_packed = 5 } /* heads of 8 */,
     };
@@ -203,12 +206,12 @@ DT_TEST(packed_weights, logits_are_those_of_the_weights_that_codes_stand_for)
 
 DT_TEST(packed_weights, bf16_cut_tokens_and_full_sharding)
 {
-    check((packed_case){ "phi3/base", "int8 head", 4, DT_BF16, false, NULL });
-    check((packed_case){ "llama/tied", "int4 group=16", 7, DT_BF16, true, NULL });
-    check((packed_case){ "qwen3_moe/base", "int4 group=16", 6, DT_BF16, true, NULL });
-    check((packed_case){ "llama/tied", "int4 group=16 asymmetric", 7, DT_F32, false, "dp" });
-    check((packed_case){ "llama/uneven", "int4", 6, DT_F32, false, "dp" });
-    check((packed_case){ "qwen3_moe/base", "int8", 6, DT_F32, false, "dp" });
+    check((packed_case){ "phi3/base", "int8 head", 4, DT_BF16, false, NULL, NULL });
+    check((packed_case){ "llama/tied", "int4 group=16", 7, DT_BF16, true, NULL, NULL });
+    check((packed_case){ "qwen3_moe/base", "int4 group=16", 6, DT_BF16, true, NULL, NULL });
+    check((packed_case){ "llama/tied", "int4 group=16 asymmetric", 7, DT_F32, false, "dp", NULL });
+    check((packed_case){ "llama/uneven", "int4", 6, DT_F32, false, "dp", NULL });
+    check((packed_case){ "qwen3_moe/base", "int8", 6, DT_F32, false, "dp", NULL });
 }
 
 /* --- what is refused -------------------------------------------------------------------------- */
