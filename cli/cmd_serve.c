@@ -154,9 +154,11 @@ static dt_status settle_contexts(serving *s)
     for (int i = 0; i < n; i++) {
         wanted *m = &s->models[i];
         const int64_t pool = pool_of(s, m, dti_max(all - weights, 0) / 4 / n);
-        const int64_t most = pool / dti_max(m->cache_bytes, 1);
         dt_model_info info;
+        int64_t most;
         DT_TRY(dt_service_info(m->served, &info));
+        most = s->args->serving.pool_tokens;
+        if (most == 0) most = dt_engine_pool_tokens(&info, m->session.dtype, pool, s->max_running);
         DT_CHECK(asked <= info.max_positions, DT_ERR_ARG,
                  "--context %lld: the context of model %s is %lld", (long long)asked, m->name,
                  (long long)info.max_positions);

@@ -122,12 +122,13 @@ dt_status cli_wishes_make_sense(const cli_session *s, const dt_generate_options 
 
 /* --- several texts ---------------------------------------------------------------------------- */
 
-/* What a sequence needs at least: its caches, and a row of logits. */
+/* What a sequence needs at least: its caches, what layers carry of it, and a row of logits. */
 static double bytes_of_one(const cli_session *s, int64_t n_tokens)
 {
     const double caches = (double)dt_model_cache_bytes(&s->info, s->dtype, 1);
 
-    return caches * (double)n_tokens + 4.0 * (double)s->info.vocab_size;
+    return caches * (double)n_tokens + (double)s->info.carried_bytes +
+           4.0 * (double)s->info.vocab_size;
 }
 
 /* Of the machines of all processes, as if none shared one. GPUs know their own limits: 0. */

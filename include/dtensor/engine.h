@@ -71,6 +71,12 @@ DT_API DT_MUST_USE dt_status dt_engine_create(dt_model *model, const dt_engine_o
                                               dt_engine **out);
 DT_API void dt_engine_release(dt_engine **engine); /* accepts NULL */
 
+/** Tokens whose keys and values pools of so many bytes on all ranks have room for, beside slots of
+ * up to max_texts texts; where ranks have no part in common and no replicas. Not collective.
+ * Errors: none; 0 for NULL, and where there is no room for a slot. */
+DT_API int64_t dt_engine_pool_tokens(const dt_model_info *info, dt_dtype dtype, int64_t bytes,
+                                     int64_t max_texts);
+
 typedef struct dt_engine_request {
     size_t size;           /* sizeof(dt_engine_request) */
     const dt_ids *prompts; /* copied */

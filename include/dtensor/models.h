@@ -38,6 +38,8 @@ typedef struct dt_model_info {
     int32_t eos[DT_MAX_EOS];
     int64_t cached; /* numbers that a token leaves in the caches of all layers; 0: a key and a value
                      * of each kv head in each layer */
+    int64_t carried_bytes; /* that layers carry of a text besides, however long it is, at most:
+                            * counted as if all were f32 */
 } dt_model_info;
 
 typedef struct dt_load_options {

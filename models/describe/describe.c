@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "base/text.h"
 #include "files/checkpoint.h"
 #include "files/folder.h"
@@ -12,6 +13,7 @@
 #include "models/describe/describe.h"
 #include "models/generation/generation_config.h"
 #include "models/policies/policies.h"
+#include "parallel_styles/kind.h"
 #include "weights/param_tensors.h"
 #include "weights/saving/save.h"
 
@@ -114,6 +116,26 @@ static dt_status read_text_config(const dti_json *root, dti_described *d)
     return inner != NULL ? dti_config_outer(root, &d->info) : DT_OK;
 }
 
+/* Of a text, on all ranks together: dt_model_info.carried_bytes. */
+static int64_t carried_bytes(const dti_builder *b)
+{
+    double bytes = 0;
+
+    for (int i = 0; i < b->n; i++) {
+        const dt_layer_spec *spec = &b->specs[i];
+        for (int s = 0; spec->kind != NULL && s < dti_kind_n_states(spec->kind); s++) {
+            char letters[DT_PARAM_MAX_AXES];
+            int64_t plus[DT_PARAM_MAX_AXES];
+            const int n = dti_kind_state(spec->kind, s, letters, plus);
+            double numbers = 1;
+            for (int a = 0; a < n; a++)
+                numbers *= (double)dti_max(dti_spec_extent(spec, letters[a]) + plus[a], 0);
+            bytes += numbers * (double)sizeof(float);
+        }
+    }
+    return bytes < 0x1p62 ? (int64_t)bytes : INT64_MAX / 2; /* making them fails */
+}
+
 static dt_status read_config(dt_runtime *rt, const char *dir, const dti_json *config,
                              dti_described *d)
 {
@@ -125,6 +147,7 @@ static dt_status read_config(dt_runtime *rt, const char *dir, const dti_json *co
     DT_TRY(read_generation_config(dir, d));
     d->dtype_known = d->info.dtype != DT_N_DTYPES;
     DT_TRY(d->arch->add_layers(d->self, &d->info, &d->builder));
+    d->info.carried_bytes = carried_bytes(&d->builder);
     DT_TRY(dti_packed_config_read(config, d));
     DT_TRY(dti_own_plan_read(dir, config, d));
     return DT_OK;
@@ -221,6 +244,7 @@ dt_status dti_describe_own(dt_runtime *rt, const dt_arch *arch, const void *self
     DT_TRY_TO(fail, st, dti_new(sizeof *out->generation, &out->generation));
     out->generation->options = (dt_generate_options)DT_GENERATE_OPTIONS_INIT;
     DT_TRY_TO(fail, st, arch->add_layers(out->self, &out->info, &out->builder));
+    out->info.carried_bytes = carried_bytes(&out->builder);
     return DT_OK;
 
 fail:

@@ -76,7 +76,7 @@ static dt_status count_pool(dt_engine *e, int64_t *n_blocks, int64_t *n_slots)
     *n_blocks = dti_divide_up(e->o.pool_tokens, block);
     if (*n_blocks == 0) {
         DT_TRY(bytes_of_pool(e, &bytes));
-        if (slot > 0) *n_slots = dti_min(*n_slots, bytes / 2 / slot);
+        *n_slots = dti_kv_pool_slots_in(bytes, slot, e->o.max_texts);
         bytes -= *n_slots * slot;
         *n_blocks = dti_min(each > 0 ? bytes / each : most, most);
     }
@@ -89,6 +89,17 @@ static dt_status count_pool(dt_engine *e, int64_t *n_blocks, int64_t *n_slots)
              "there is no room for a block of %lld tokens, %lld bytes", (long long)block,
              (long long)each);
     return DT_OK;
+}
+
+int64_t dt_engine_pool_tokens(const dt_model_info *info, dt_dtype dtype, int64_t bytes,
+                              int64_t max_texts)
+{
+    int64_t slots;
+
+    if (info == NULL || bytes <= 0 || max_texts <= 0) return 0;
+    slots = dti_kv_pool_slots_in(bytes, info->carried_bytes, max_texts);
+    if (slots == 0) return 0;
+    return (bytes - slots * info->carried_bytes) / dti_max(dt_model_cache_bytes(info, dtype, 1), 1);
 }
 
 static dt_status make_schedule(dt_engine *e, int64_t n_blocks, int64_t n_slots)

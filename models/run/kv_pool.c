@@ -220,6 +220,11 @@ dt_status dti_kv_pool_set_slots(dti_kv_pool *pool, int64_t n_slots)
     return DT_OK;
 }
 
+int64_t dti_kv_pool_slots_in(int64_t bytes, int64_t slot_bytes, int64_t most)
+{
+    return slot_bytes > 0 ? dti_min(most, bytes / 2 / slot_bytes) : most;
+}
+
 int64_t dti_kv_pool_slot_bytes(const dti_kv_pool *pool)
 {
     return pool->carry != NULL ? dti_carry_bytes(pool->carry) / pool->n_slots : 0;

@@ -66,6 +66,9 @@ bool dti_kv_pool_carries(const dti_kv_pool *pool);
  * Errors: DT_ERR_ARG n_slots below 1; DT_ERR_MEMORY. */
 dt_status dti_kv_pool_set_slots(dti_kv_pool *pool, int64_t n_slots) DT_MUST_USE;
 
+/* Slots in a pool of so many bytes, of which they take no more than half: at most `most`. */
+int64_t dti_kv_pool_slots_in(int64_t bytes, int64_t slot_bytes, int64_t most);
+
 /* Bytes of a slot on this rank: states of the layers that it has. */
 int64_t dti_kv_pool_slot_bytes(const dti_kv_pool *pool);
 

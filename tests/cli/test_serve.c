@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dtensor serve from its start to its end, and dtensor bench --serve against it. */
+#include <dtensor/devices.h>
 #include <dtensor/serve.h>
 #include <signal.h>
 #include <time.h>
@@ -183,4 +184,55 @@ DT_TEST(cli_serve, what_cannot_be_served_is_refused)
     COMMAND_ENDS(2,
                  COMMAND("bench", "--serve", "http://127.0.0.1:1", "--clients", "1", "--rate", "2"),
                  "one of them");
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static void link_to(const char *folder, const char *name, const char *from)
+{
+    char path[DT_TEST_PATH_BYTES], of[DT_TEST_PATH_BYTES];
+
+    (void)snprintf(path, sizeof path, "%.400s/%s", folder, name);
+    DT_ASSERT_EQ_INT(symlink(dt_test_source_path(of, "%s/%s", from, name), path), 0);
+}
+
+/* Tokens that the longest text may have. */
+static int64_t context_with(const char *folder, const char *max_running)
+{
+    running r = start(NULL, (const char *const[]){ "serve", "--model", folder, "--max-running",
+                                                   max_running, "--port", "0", NULL });
+    const char *at;
+    long long n = 0;
+
+    DT_ASSERT_EQ_INT(end(&r), 0);
+    at = strstr(command_read(r.err), "texts of up to ");
+    DT_ASSERT(at != NULL && sscanf(at, "texts of up to %lld tokens", &n) == 1);
+    return n;
+}
+
+/* A model of an endless context: it becomes as long as the pool has room for, beside what layers
+ * carry of each text that runs, 4032 bytes, where a token has 128. */
+DT_TEST(cli_serve, a_context_leaves_room_for_what_layers_carry)
+{
+    static const char next[] = "tests/golden/qwen3_next/base", endless[] = "1073741824";
+    static const char key[] = "\"max_position_embeddings\": ";
+    char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES], config[1 << 14];
+    const char *text, *at;
+    int64_t one, more;
+
+    needs_server();
+    if (dt_device_check("cuda") == DT_OK) dt_test_skip("a pool of a GPU is not of this memory");
+    (void)dt_test_temp_dir(folder);
+    link_to(folder, "model.safetensors", next);
+    link_to(folder, "tokenizer.json", "examples/checkpoint");
+    text = command_read(dt_test_source_path(path, "%s/config.json", next));
+    at = strstr(text, key);
+    DT_ASSERT(at != NULL);
+    at += strlen(key);
+    (void)snprintf(config, sizeof config, "%.*s%s%s", (int)(at - text), text, endless,
+                   at + strspn(at, "0123456789"));
+    dt_test_write_file(folder, "config.json", config, strlen(config));
+    one = context_with(folder, "1");
+    more = context_with(folder, "33");
+    DT_ASSERT_EQ_INT(one - more, one == atoll(endless) ? 0 : 32 * 4032 / 128);
 }

@@ -171,3 +171,19 @@ DT_TEST(engine_slots, a_pool_without_room_for_both_is_refused)
 {
     dt_test_on_ranks("tp=1", no_room, NULL);
 }
+
+/* Before there is an engine: a token of the fixture is 128 bytes in bf16. */
+DT_TEST(engine_slots, tokens_of_a_pool_are_what_slots_leave)
+{
+    dt_model_info info;
+    char folder[DT_TEST_PATH_BYTES];
+
+    DT_ASSERT_OK(dt_model_inspect(dt_test_source_path(folder, "tests/golden/qwen3_next/base"),
+                                  &info, NULL, NULL));
+    DT_ASSERT_EQ_INT(info.carried_bytes, 4032);
+    DT_ASSERT_EQ_INT(dt_engine_pool_tokens(&info, DT_BF16, 100000, 4), (100000 - 4 * 4032) / 128);
+    DT_ASSERT_EQ_INT(dt_engine_pool_tokens(&info, DT_BF16, 40000, 10), (40000 - 4 * 4032) / 128);
+    DT_ASSERT_EQ_INT(dt_engine_pool_tokens(&info, DT_BF16, 5000, 10), 0); /* none has a slot */
+    DT_ASSERT_EQ_INT(dt_engine_pool_tokens(&info, DT_BF16, -1, 4), 0);
+    DT_ASSERT_EQ_INT(dt_engine_pool_tokens(NULL, DT_BF16, 100000, 4), 0);
+}

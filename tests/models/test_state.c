@@ -168,6 +168,7 @@ static dt_status remembers(dt_mesh *mesh, const void *arg)
     DT_TRY(dt_tape_status(t));
     DT_EXPECT_EQ_INT(dt_model_cache_bytes(info, info->dtype, 1),
                      c->cached * (int64_t)dt_dtype_size(info->dtype));
+    DT_EXPECT_EQ_INT(info->carried_bytes, c->fixed);
     DT_EXPECT_EQ_INT(dti_state_bytes(s),
                      dt_model_cache_bytes(info, info->dtype, ROWS * ROOM) + ROWS * c->fixed);
     return DT_OK;
