@@ -29,6 +29,7 @@ struct dt_model {
     dt_layers *layers;
     dti_block_name *block_names; /* [n_layers] */
     uint32_t batch_dims;         /* bit m: batches are cut over mesh dim m, outer ones first */
+    uint32_t kept_dims;          /* over which they would be, but for styles that lay out values */
     bool said_idle;              /* that a batch is too small for them */
 };
 

@@ -129,6 +129,30 @@ static void put_forms_json(dti_writer *w, const dt_prediction *p)
     dti_put(w, "}");
 }
 
+/* --- batches ---------------------------------------------------------------------------------- */
+
+/* Mesh dims that are named as those of batches are, and have values laid out: experts over "dp". */
+static void put_whole_batches(dti_writer *w, const dt_prediction *p)
+{
+    const uint32_t kept = p->first.model->kept_dims;
+    char dims[DIMS_BYTES];
+
+    if (kept == 0) return;
+    dti_put(w,
+            "\nbatches are not cut over %s, where styles lay out values: each of %d ranks has all "
+            "sequences; a dim\nof another name for these styles (\"ep\") leaves %s to batches\n",
+            dims_text(p->first.mesh, kept, dims), dims_ranks(p->first.mesh, kept), dims);
+}
+
+static void put_whole_batches_json(dti_writer *w, const dt_prediction *p)
+{
+    char dims[DIMS_BYTES];
+
+    if (p->first.model->kept_dims == 0) return;
+    dti_put(w, ",\n\"whole_batches_over\": ");
+    dti_put_json(w, dims_text(p->first.mesh, p->first.model->kept_dims, dims));
+}
+
 /* --- the table of collectives ----------------------------------------------------------------- */
 
 /* What of a pass is an average, at most besides. */
@@ -281,6 +305,7 @@ static void put_json(dti_writer *w, const dt_prediction *p)
     put_pass(w, p, "prompt", &p->first.prefill, p->batch * p->sequence);
     put_pass(w, p, "step", &p->first.decode, p->batch);
     put_forms_json(w, p);
+    put_whole_batches_json(w, p);
     dti_put(w, ",\n\"ranks\": [");
     for (int i = 0; i < p->n_ranks; i++) {
         const dt_rank_cost *c = &p->ranks[i];
@@ -306,6 +331,7 @@ int dt_prediction_print(const dt_prediction *p, bool json, char *text, size_t by
     }
     dti_layers_put(&w, dt_model_layers(p->first.model), DT_F32, false);
     put_traffic(&w, p);
+    put_whole_batches(&w, p);
     put_ranks(&w, p);
     return dti_written(&w);
 }

@@ -74,6 +74,7 @@ dt_status dti_model_make(dti_described *d, dt_mesh *mesh, const dt_load_options 
     m->info = d->info;
     m->mesh = dt_mesh_retain(mesh);
     m->batch_dims = dti_dims_batch(&dims, o);
+    m->kept_dims = dti_dims_kept(&dims, o);
     dti_runtime_count(dt_mesh_runtime(mesh), &models, 1);
     m->self = d->self;
     d->self = NULL;

@@ -76,14 +76,25 @@ static bool cuts_batches(const dt_load_options *o, const char *name)
     return is_listed(o->batch_dim, name);
 }
 
-uint32_t dti_dims_batch(const dti_dims *dims, const dt_load_options *o)
+static uint32_t dims_for_batches(const dti_dims *dims, const dt_load_options *o, bool kept)
 {
-    uint32_t cut = 0;
+    uint32_t found = 0;
 
     for (int m = 0; m < dims->n; m++)
-        if (dims->size[m] > 1 && cuts_batches(o, dims->name[m]) && !lays_values(o, dims->name[m]))
-            cut |= 1u << m;
-    return cut;
+        if (dims->size[m] > 1 && cuts_batches(o, dims->name[m]) &&
+            lays_values(o, dims->name[m]) == kept)
+            found |= 1u << m;
+    return found;
+}
+
+uint32_t dti_dims_batch(const dti_dims *dims, const dt_load_options *o)
+{
+    return dims_for_batches(dims, o, false);
+}
+
+uint32_t dti_dims_kept(const dti_dims *dims, const dt_load_options *o)
+{
+    return dims_for_batches(dims, o, true);
 }
 
 /* "TP", "tp0", "pt", "tensor_parallel" for "tp". */

@@ -24,4 +24,7 @@ dt_status dti_dims_check(const dti_dims *dims, const dt_load_options *o) DT_MUST
  * than to cut what is stored leave them to batches. */
 uint32_t dti_dims_batch(const dti_dims *dims, const dt_load_options *o);
 
+/* Those of several ranks that the options name for batches, and that styles keep from it. */
+uint32_t dti_dims_kept(const dti_dims *dims, const dt_load_options *o);
+
 #endif

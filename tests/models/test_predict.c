@@ -283,3 +283,35 @@ DT_TEST(predict, a_program_asks_for_all_ranks_and_prints_them)
     DT_ASSERT_STATUS(dt_predict(NULL, path, &o, &p), DT_ERR_ARG, "my mesh: \"tp=2000000\" has");
     DT_ASSERT(p == NULL);
 }
+
+/* Experts over a dim that is named as those of batches are: all its ranks compute all of a batch,
+ * which the tables say. Over a dim of its own nothing is to be said. */
+DT_TEST(predict, batches_that_styles_keep_whole_are_said)
+{
+    static const dt_plan_rule rules[] = {
+        { "model.layers.*.mlp.experts", "ep_dispatch_experts" },
+        { "model.layers.*.mlp.experts.*", "grouped_gemm" },
+    };
+    static const char *const dims[] = { "dp", "ep" };
+
+    for (size_t i = 0; i < DT_COUNT(dims); i++) {
+        const dt_plan plan = { .rules = rules, .n_rules = 2, .source = "mine", .dim = dims[i] };
+        dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
+        dt_load_options load = DT_LOAD_OPTIONS_INIT;
+        char path[DT_TEST_PATH_BYTES], mesh[16], text[1 << 14];
+        dt_prediction *p = NULL;
+
+        (void)snprintf(mesh, sizeof mesh, "%s=2", dims[i]);
+        load.plan = &plan;
+        o.load = &load;
+        o.mesh = mesh;
+        o.batch = 4;
+        DT_ASSERT_OK(
+            dt_predict(NULL, dt_test_source_path(path, "tests/golden/qwen3_moe/base"), &o, &p));
+        (void)dt_prediction_print(p, false, text, sizeof text);
+        DT_ASSERT((strstr(text, "batches are not cut over dp") != NULL) == (i == 0));
+        (void)dt_prediction_print(p, true, text, sizeof text);
+        DT_ASSERT((strstr(text, "\"whole_batches_over\": \"dp\"") != NULL) == (i == 0));
+        dt_prediction_release(&p);
+    }
+}
