@@ -83,11 +83,13 @@ static dt_status count_pool(dt_engine *e, int64_t *n_blocks, int64_t *n_slots)
     DT_TRY(reduce(e, DT_MIN, n_blocks));
     DT_TRY(reduce(e, DT_MIN, n_slots));
     DT_CHECK(*n_slots >= 1, DT_ERR_MEMORY,
-             "half of the pool has no room for the %lld bytes that layers carry of a text",
-             (long long)slot);
+             "half of the pool has no room for the %lld bytes that layers carry of a text; raise "
+             "pool_bytes or pool_share: %lld bytes on each rank are enough for one text at a time",
+             (long long)slot, (long long)(2 * dti_max(slot, each)));
     DT_CHECK(*n_blocks >= 1, DT_ERR_MEMORY,
-             "there is no room for a block of %lld tokens, %lld bytes", (long long)block,
-             (long long)each);
+             "there is no room for a block of %lld tokens, %lld bytes on each rank; raise "
+             "pool_bytes or pool_share",
+             (long long)block, (long long)each);
     return DT_OK;
 }
 

@@ -202,8 +202,9 @@ dt_status dti_schedule_judge(const dti_schedule *s, const dti_ask *a)
              "%lld texts of %lld tokens, at most %lld", (long long)a->n_texts, (long long)a->n,
              (long long)a->most);
     DT_CHECK(a->n_texts <= s->o.max_running, DT_ERR_ARG,
-             "%lld texts of a prompt: a pass has %lld at most", (long long)a->n_texts,
-             (long long)s->o.max_running);
+             "%lld texts of a prompt: a pass has %lld at most; ask for fewer at a time, or make "
+             "max_texts larger, and the pool where layers carry state",
+             (long long)a->n_texts, (long long)s->o.max_running);
     blocks = dti_sequence_blocks(
         s, &(dti_sequence){ .most = a->most, .n_prompt = a->n, .n_texts = together });
     DT_CHECK(blocks <= s->o.n_blocks, DT_ERR_ARG,

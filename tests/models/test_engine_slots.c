@@ -159,7 +159,11 @@ static dt_status no_room(dt_mesh *mesh, const void *arg)
     DT_TRY(load(mesh, &m));
     o.pool_bytes = 5000;
     DT_EXPECT_STATUS(dt_engine_create(m, &o, &e), DT_ERR_MEMORY,
-                     "half of the pool has no room for the 2976 bytes that layers carry of a text");
+                     "half of the pool has no room for the 2976 bytes that layers carry of a text; "
+                     "raise pool_bytes or pool_share: 32768 bytes on each rank are enough");
+    o.pool_bytes = 32768;
+    DT_TRY(dt_engine_create(m, &o, &e));
+    dt_engine_release(&e);
     o.pool_bytes = 17000; /* a block, but nothing beside it */
     DT_EXPECT_STATUS(dt_engine_create(m, &o, &e), DT_ERR_MEMORY,
                      "no room for a block of 128 tokens, 16384 bytes");

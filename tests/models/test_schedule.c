@@ -250,7 +250,7 @@ DT_TEST(schedule, what_can_never_be_is_refused_by_name)
         DT_ERR_ARG, "a text of 65 tokens needs 17 blocks of 4, there are 16");
     DT_ASSERT_STATUS(
         dt_world_submit(w, &(dt_world_request){ .n_prompt = 1, .max_new = 1, .n_texts = 5 }),
-        DT_ERR_ARG, "5 texts of a prompt: a pass has 4");
+        DT_ERR_ARG, "5 texts of a prompt: a pass has 4 at most; ask for fewer");
     for (int i = 0; i < 8; i++) submit(w, 1, 0, 1, 1);
     DT_ASSERT_STATUS(
         dt_world_submit(w, &(dt_world_request){ .n_prompt = 1, .max_new = 1, .n_texts = 1 }),
