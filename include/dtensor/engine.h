@@ -167,6 +167,7 @@ typedef struct dt_engine_counts {
     int64_t slots;            /* of all replicas: what layers carry of a text that runs; 0: they
                                * carry nothing. `running` of them are used */
     int64_t slot_bytes;       /* on this rank */
+    int64_t replicas;         /* of the model: each has its share of blocks and slots */
 } dt_engine_counts;
 
 /** Not collective. Errors: DT_ERR_ARG NULL. */

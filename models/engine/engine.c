@@ -360,7 +360,8 @@ dt_status dt_engine_count(const dt_engine *engine, dt_engine_counts *out)
                                .new_tokens = engine->n_new,
                                .preemptions = c.preempted,
                                .pass_s = (double)cost.pass_ns * 1e-9,
-                               .row_s = (double)cost.row_ns * 1e-9 };
+                               .row_s = (double)cost.row_ns * 1e-9,
+                               .replicas = engine->replicas };
     if (engine->pool == NULL) return DT_OK;
     out->block_bytes = dti_kv_pool_block_bytes(engine->pool);
     out->slot_bytes = dti_kv_pool_slot_bytes(engine->pool);

@@ -61,6 +61,14 @@ static void put_histogram(dti_buffer *b, const char *name, const dti_http_model 
     dti_buffer_print(b, "} %lld\n", (long long)n);
 }
 
+/* Rank 0 has blocks and slots of one replica. */
+static double cache_bytes(const dt_engine_counts *c)
+{
+    const int64_t all = c->block_bytes * c->blocks + c->slot_bytes * c->slots;
+
+    return c->replicas > 0 ? (double)(all / c->replicas) : 0;
+}
+
 /* Values of one model, in the order of the table below. */
 enum { N_VALUES = 21 };
 static void read_values(const dti_http_model *m, double values[N_VALUES])
@@ -86,8 +94,7 @@ static void read_values(const dti_http_model *m, double values[N_VALUES])
     values[n++] = (double)c.engine.blocks;
     values[n++] = (double)c.engine.used_blocks;
     values[n++] = (double)c.engine.kept_blocks;
-    values[n++] =
-        (double)(c.engine.block_bytes * c.engine.blocks + c.engine.slot_bytes * c.engine.slots);
+    values[n++] = cache_bytes(&c.engine);
     values[n++] = (double)c.engine.read_tokens;
     values[n++] = (double)c.engine.found_tokens;
     values[n++] = (double)c.engine.preemptions;

@@ -370,6 +370,32 @@ DT_TEST(http, health_models_metrics_and_the_page_are_there)
     http_stop(&h);
 }
 
+/* A number of /metrics. */
+static double metric(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+
+    DT_ASSERT(at != NULL);
+    return atof(at + strlen(name));
+}
+
+/* Each replica has blocks of its own: rank 0 has half of them. */
+DT_TEST(http, bytes_of_caches_are_those_of_a_rank)
+{
+    static http_server h;
+    const char *text;
+
+    needs_server();
+    h.mesh = "dp=2";
+    http_start(&h, NULL, 4);
+    (void)complete(&h, "{\"prompt\":\"a\",\"max_tokens\":3}");
+    text = http_get(h.port, "/metrics", "").body;
+    DT_ASSERT(metric(text, "dtensor_cache_bytes{model=\"small\"} ") > 0);
+    DT_ASSERT(metric(text, "dtensor_cache_bytes{model=\"small\"} ") ==
+              metric(text, "dtensor_memory_bytes{rank=\"0\",kind=\"caches\"} "));
+    http_stop(&h);
+}
+
 /* --- errors ----------------------------------------------------------------------------------- */
 
 DT_TEST(http, errors_name_the_field_and_say_why)

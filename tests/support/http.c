@@ -43,16 +43,18 @@ void http_start(http_server *h, const dt_server_options *options, int max_runnin
     dt_run_options run = DT_TEST_RUN_OPTIONS;
     dt_service_options service = DT_SERVICE_OPTIONS_INIT;
     dt_server_options o = options != NULL ? *options : http_options(h);
+    dt_parallelize_options how = DT_PARALLELIZE_OPTIONS_INIT;
     char folder[DT_TEST_PATH_BYTES], path[DT_TEST_PATH_BYTES + 32];
     dt_server_model models[2] = { { "small", NULL, 0, path }, { "other", NULL, 64, NULL } };
 
     run.fault = h->fault;
-    if (h->fault != NULL) run.n_ranks = 2;
+    if (h->fault != NULL || h->mesh != NULL) run.n_ranks = 2;
+    how.mesh = h->mesh;
     service.run = &run;
     service.max_running = max_running;
     DT_ASSERT_OK(dt_service_start(&service, &h->service));
     DT_ASSERT_OK(dt_service_load(h->service, dt_test_source_path(folder, "examples/checkpoint"),
-                                 NULL, &h->model));
+                                 &how, &h->model));
     dt_test_write_file(dt_test_temp_dir(h->chat), "chat.jinja", template, sizeof template - 1);
     (void)snprintf(path, sizeof path, "%s/chat.jinja", h->chat);
     models[0].model = models[1].model = h->model;

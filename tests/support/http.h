@@ -11,6 +11,7 @@
 
 typedef struct http_server {
     const char *fault; /* dt_run_options.fault of two ranks; NULL: none, of one */
+    const char *mesh;  /* of two ranks; NULL: as there are */
     dt_service *service;
     dt_served *model;
     dt_server *server;
