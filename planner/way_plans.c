@@ -10,8 +10,6 @@
 #include "parallel_styles/kind.h"
 #include "planner/search.h"
 
-static const char LOCAL[] = "local";
-
 /* Tiles of the k-th level, the cuts of a layer's other axis being none's, or tp's. */
 static int tiled(int level, bool cut)
 {
@@ -98,38 +96,62 @@ static dt_status add_experts(dti_task *t, const dti_described *d, const dt_layer
         return DT_OK;
     DT_TRY(add(&t->rules[DTI_CUT_SENT], around, "ep_dispatch_experts"));
     DT_TRY(pattern_of(t, block->name, &around));
-    DT_TRY(add(&t->rules[DTI_CUT_SENT], around, LOCAL));
+    DT_TRY(add(&t->rules[DTI_CUT_SENT], around, "local"));
     return DT_OK;
 }
 
+/* Does a rule let the values of such layers pass as they lie? */
 static bool passes(const dti_rules *r, const char *pattern)
 {
     for (size_t i = 0; i < r->n; i++)
-        if (r->rules[i].style == LOCAL && strcmp(r->rules[i].pattern, pattern) == 0) return true;
+        if (strcmp(r->rules[i].style, "local") == 0 && strcmp(r->rules[i].pattern, pattern) == 0)
+            return true;
     return false;
 }
 
-/* Routers: each routes the tokens that it has. Where a block that is none of experts has the name
- * of those that are, a rule would speak of both: then tokens are not sent over tp. */
-static dt_status add_routers(dti_task *t, const dti_described *d)
+/* The pattern of the block around a layer, if tokens pass it as they lie; else NULL. */
+static dt_status block_passed(dti_task *t, const dti_described *d, const dt_layer_spec *spec,
+                              char **out)
 {
-    dti_rules *r = &t->rules[DTI_CUT_SENT];
+    const dt_layer_spec *block = point_around(d, spec);
+
+    *out = NULL;
+    if (block == NULL) return DT_OK;
+    DT_TRY(pattern_of(t, block->name, out));
+    if (!passes(&t->rules[DTI_CUT_SENT], *out)) *out = NULL;
+    return DT_OK;
+}
+
+/* Where a block that is none of experts has the name of those that are, a rule would speak of both:
+ * then tokens are not sent over tp. */
+static dt_status check_blocks(dti_task *t, const dti_described *d)
+{
     int blocks = 0, points = 0;
     char *pattern, *around;
 
     for (int i = 0; i < d->builder.n; i++) {
-        const dt_layer_spec *spec = &d->builder.specs[i], *block = point_around(d, spec);
+        const dt_layer_spec *spec = &d->builder.specs[i];
         DT_TRY(pattern_of(t, spec->name, &pattern));
-        blocks += passes(r, pattern);
-        if (block == NULL) continue;
-        DT_TRY(pattern_of(t, block->name, &around));
-        if (!passes(r, around)) continue;
-        if (dti_kind_is(spec->kind, "point"))
-            points++;
-        else
-            DT_TRY(add(r, pattern, "local"));
+        DT_TRY(block_passed(t, d, spec, &around));
+        blocks += passes(&t->rules[DTI_CUT_SENT], pattern);
+        points += around != NULL && dti_kind_is(spec->kind, "point");
     }
-    if (points == 0 || points != blocks) r->n = 0;
+    if (points == 0 || points != blocks) t->rules[DTI_CUT_SENT].n = 0;
+    return DT_OK;
+}
+
+/* Each routes the tokens that it has. */
+static dt_status add_routers(dti_task *t, const dti_described *d)
+{
+    char *pattern, *around;
+
+    for (int i = 0; i < d->builder.n; i++) {
+        const dt_layer_spec *spec = &d->builder.specs[i];
+        DT_TRY(block_passed(t, d, spec, &around));
+        if (around == NULL || dti_kind_is(spec->kind, "point")) continue;
+        DT_TRY(pattern_of(t, spec->name, &pattern));
+        DT_TRY(add(&t->rules[DTI_CUT_SENT], pattern, "local"));
+    }
     return DT_OK;
 }
 
@@ -161,6 +183,7 @@ dt_status dti_way_plans_open(dti_task *t, const dti_described *d)
     t->has_plan = t->load.plan != NULL || t->load.plan_name != NULL || t->load.n_policies > 0 ||
                   d->plan.n_rules > 0;
     for (int i = 0; i < d->builder.n; i++) DT_TRY(add_layer(t, d, &d->builder.specs[i]));
+    DT_TRY(check_blocks(t, d));
     DT_TRY(add_routers(t, d));
     for (int k = 0; k < DTI_RULES; k++)
         for (int beside = 0; beside < DTI_BESIDE; beside++)
