@@ -251,7 +251,16 @@ static void on_progress(void *arg, int64_t done, int64_t all)
     if (!has_died) strike(s->victim, s->signal);
 }
 
-/* A load that is too quick is well, and the next request is not. */
+/* What was too quick is well, and the next requests are not. */
+static void die_later(const worker_death *d, dt_served *m, pid_t victim)
+{
+    worker_death idle = *d;
+
+    idle.when = DIES_IDLE;
+    died_s = now_s();
+    die_while_asked(&idle, m, victim);
+}
+
 static void die_while_loaded(const worker_death *d, dt_service *s, pid_t victim, dt_served **m)
 {
     dt_parallelize_options how = DT_PARALLELIZE_OPTIONS_INIT;
@@ -270,10 +279,7 @@ static void die_while_loaded(const worker_death *d, dt_service *s, pid_t victim,
         how.progress = NULL;
         DT_ASSERT_OK(dt_service_load(s, folder, &how, m));
     } else if (d->when == DIES_LOADING) {
-        worker_death idle = *d;
-        idle.when = DIES_IDLE;
-        died_s = now_s();
-        die_while_asked(&idle, *m, victim);
+        die_later(d, *m, victim);
         DT_ASSERT_OK(dt_service_restart(*m));
     }
 }
@@ -305,7 +311,8 @@ void worker_dies(const worker_death *d)
     if (asked) die_while_asked(d, m, pids[d->process]);
     expect_text(other);
     DT_ASSERT_OK(dt_service_count(m, &counts));
-    if (asked && counts.failed) DT_ASSERT_OK(dt_service_restart(m));
+    if (asked && !counts.failed) die_later(d, m, pids[d->process]);
+    if (asked) DT_ASSERT_OK(dt_service_restart(m));
     expect_text(m);
     DT_ASSERT_OK(dt_service_unload(&m));
     DT_ASSERT_OK(dt_service_stop(&s));
