@@ -113,7 +113,8 @@ DT_API const dt_expert_forms *dt_prediction_experts(const dt_prediction *predict
  * ranks, in which what repeats is one line, and one of both forms of mixtures whose experts lie
  * whole on ranks; or as a JSON object with the members of dt_layers_print(), "prompt", "step",
  * "experts" (of such mixtures), "whole_batches_over" (mesh dims that would cut batches, but for
- * styles that lay out values there) and "ranks".
+ * styles that lay out values there), "nothing_cut_over" (dims whose ranks hold and compute the
+ * same) and "ranks".
  *
  * Returns the length as snprintf() does.
  *

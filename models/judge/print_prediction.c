@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "base/text.h"
 #include "models/judge/prediction.h"
 #include "parallel_styles/print_layers.h"
@@ -129,7 +130,56 @@ static void put_forms_json(dti_writer *w, const dt_prediction *p)
     dti_put(w, "}");
 }
 
-/* --- batches ---------------------------------------------------------------------------------- */
+/* --- dims that do not do what they seem to ---------------------------------------------------- */
+
+static uint32_t dims_of_layer(const dt_layer *layer, int n_dims)
+{
+    uint32_t cut = 0;
+
+    for (int k = 0; k < dt_layer_n_params(layer); k++)
+        for (int d = 0; d < n_dims && dt_layer_has_param(layer, k); d++)
+            if (dt_layout_placement(dt_layer_param_layout(layer, k), d).kind == DT_PLACE_SHARD)
+                cut |= 1u << d;
+    return cut;
+}
+
+/* Styles name them, but none cuts anything there: a point whose layers have no rule. */
+static uint32_t idle_dims(const dt_prediction *p)
+{
+    const dt_pass_cost *passes[] = { &p->first.prefill, &p->first.decode };
+    const dt_model *m = p->first.model;
+    const int n = dt_mesh_n_dims(p->first.mesh);
+    uint32_t used = m->batch_dims, idle = 0;
+
+    if (dt_model_n_stages(m) > 1) return 0; /* whose layers have dims of their own */
+    for (int i = 0; i < dt_layers_count(m->layers); i++)
+        used |= dims_of_layer(dt_layers_at(m->layers, i), n);
+    for (size_t k = 0; k < DT_COUNT(passes); k++)
+        for (size_t i = 0; i < passes[k]->n; i++) used |= passes[k]->items[i].dims;
+    for (int d = 0; d < n; d++)
+        if (dt_mesh_dim_size(p->first.mesh, d) > 1 && !dti_has(used, d)) idle |= 1u << d;
+    return idle;
+}
+
+static void put_idle(dti_writer *w, const dt_prediction *p)
+{
+    const uint32_t idle = idle_dims(p);
+    char dims[DIMS_BYTES];
+
+    if (idle != 0)
+        dti_put(w, "\nnothing is cut over %s: all of %d ranks hold and compute the same\n",
+                dims_text(p->first.mesh, idle, dims), dims_ranks(p->first.mesh, idle));
+}
+
+static void put_idle_json(dti_writer *w, const dt_prediction *p)
+{
+    const uint32_t idle = idle_dims(p);
+    char dims[DIMS_BYTES];
+
+    if (idle == 0) return;
+    dti_put(w, ",\n\"nothing_cut_over\": ");
+    dti_put_json(w, dims_text(p->first.mesh, idle, dims));
+}
 
 /* Mesh dims that are named as those of batches are, and have values laid out: experts over "dp". */
 static void put_whole_batches(dti_writer *w, const dt_prediction *p)
@@ -305,6 +355,7 @@ static void put_json(dti_writer *w, const dt_prediction *p)
     put_pass(w, p, "prompt", &p->first.prefill, p->batch * p->sequence);
     put_pass(w, p, "step", &p->first.decode, p->batch);
     put_forms_json(w, p);
+    put_idle_json(w, p);
     put_whole_batches_json(w, p);
     dti_put(w, ",\n\"ranks\": [");
     for (int i = 0; i < p->n_ranks; i++) {
@@ -331,6 +382,7 @@ int dt_prediction_print(const dt_prediction *p, bool json, char *text, size_t by
     }
     dti_layers_put(&w, dt_model_layers(p->first.model), DT_F32, false);
     put_traffic(&w, p);
+    put_idle(&w, p);
     put_whole_batches(&w, p);
     put_ranks(&w, p);
     return dti_written(&w);

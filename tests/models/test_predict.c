@@ -284,6 +284,39 @@ DT_TEST(predict, a_program_asks_for_all_ranks_and_prints_them)
     DT_ASSERT(p == NULL);
 }
 
+/* A style for a point, and none for its experts, cuts nothing. */
+DT_TEST(predict, dims_over_which_nothing_is_cut_are_said)
+{
+    static const dt_plan_rule rules[] = {
+        { "model.layers.*.mlp.experts", "ep_dispatch_experts" },
+        { "model.layers.*.mlp.experts.*", "grouped_gemm" },
+    };
+    static const char *const meshes[] = { "ep=2", "ep=3,tp=2", "dp=2,ep=2", "pp=2,ep=2" };
+
+    for (size_t i = 0; i < 2 * DT_COUNT(meshes); i++) {
+        const bool idle = i % 2 == 0 && strstr(meshes[i / 2], "pp") == NULL;
+        const dt_plan plan = {
+            .rules = rules, .n_rules = 1 + i % 2, .source = "mine", .dim = "ep"
+        };
+        dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
+        dt_load_options load = DT_LOAD_OPTIONS_INIT;
+        char path[DT_TEST_PATH_BYTES], text[1 << 14];
+        dt_prediction *p = NULL;
+
+        load.plan = &plan;
+        o.load = &load;
+        o.mesh = meshes[i / 2];
+        o.batch = 4;
+        DT_ASSERT_OK(
+            dt_predict(NULL, dt_test_source_path(path, "tests/golden/qwen3_moe/base"), &o, &p));
+        (void)dt_prediction_print(p, false, text, sizeof text);
+        DT_ASSERT((strstr(text, "nothing is cut over ep: ") != NULL) == idle);
+        (void)dt_prediction_print(p, true, text, sizeof text);
+        DT_ASSERT((strstr(text, "\"nothing_cut_over\": \"ep\"") != NULL) == idle);
+        dt_prediction_release(&p);
+    }
+}
+
 /* Experts over a dim that is named as those of batches are: all its ranks compute all of a batch,
  * which the tables say. Over a dim of its own nothing is to be said. */
 DT_TEST(predict, batches_that_styles_keep_whole_are_said)
