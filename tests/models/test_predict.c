@@ -284,36 +284,44 @@ DT_TEST(predict, a_program_asks_for_all_ranks_and_prints_them)
     DT_ASSERT(p == NULL);
 }
 
+/* --- what a plan asks for and does not get ---------------------------------------------------- */
+
+static const dt_plan_rule sent[] = {
+    { "model.layers.*.mlp.experts", "ep_dispatch_experts" },
+    { "model.layers.*.mlp.experts.*", "grouped_gemm" },
+};
+
+/* Of a mixture whose tokens are sent over `plan->dim`, as text and as JSON. */
+static void print_sent(const dt_plan *plan, const char *mesh, bool json, char *text, size_t bytes)
+{
+    dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
+    dt_load_options load = DT_LOAD_OPTIONS_INIT;
+    char path[DT_TEST_PATH_BYTES];
+    dt_prediction *p = NULL;
+
+    load.plan = plan;
+    o.load = &load;
+    o.mesh = mesh;
+    o.batch = 4;
+    DT_ASSERT_OK(
+        dt_predict(NULL, dt_test_source_path(path, "tests/golden/qwen3_moe/base"), &o, &p));
+    DT_ASSERT(dt_prediction_print(p, json, text, bytes) < (int)bytes);
+    dt_prediction_release(&p);
+}
+
 /* A style for a point, and none for its experts, cuts nothing. */
 DT_TEST(predict, dims_over_which_nothing_is_cut_are_said)
 {
-    static const dt_plan_rule rules[] = {
-        { "model.layers.*.mlp.experts", "ep_dispatch_experts" },
-        { "model.layers.*.mlp.experts.*", "grouped_gemm" },
-    };
     static const char *const meshes[] = { "ep=2", "ep=3,tp=2", "dp=2,ep=2", "pp=2,ep=2" };
+    static char text[1 << 16];
 
     for (size_t i = 0; i < 2 * DT_COUNT(meshes); i++) {
         const bool idle = i % 2 == 0 && strstr(meshes[i / 2], "pp") == NULL;
-        const dt_plan plan = {
-            .rules = rules, .n_rules = 1 + i % 2, .source = "mine", .dim = "ep"
-        };
-        dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
-        dt_load_options load = DT_LOAD_OPTIONS_INIT;
-        char path[DT_TEST_PATH_BYTES], text[1 << 14];
-        dt_prediction *p = NULL;
-
-        load.plan = &plan;
-        o.load = &load;
-        o.mesh = meshes[i / 2];
-        o.batch = 4;
-        DT_ASSERT_OK(
-            dt_predict(NULL, dt_test_source_path(path, "tests/golden/qwen3_moe/base"), &o, &p));
-        (void)dt_prediction_print(p, false, text, sizeof text);
+        const dt_plan plan = { .rules = sent, .n_rules = 1 + i % 2, .source = "mine", .dim = "ep" };
+        print_sent(&plan, meshes[i / 2], false, text, sizeof text);
         DT_ASSERT((strstr(text, "nothing is cut over ep: ") != NULL) == idle);
-        (void)dt_prediction_print(p, true, text, sizeof text);
+        print_sent(&plan, meshes[i / 2], true, text, sizeof text);
         DT_ASSERT((strstr(text, "\"nothing_cut_over\": \"ep\"") != NULL) == idle);
-        dt_prediction_release(&p);
     }
 }
 
@@ -321,30 +329,16 @@ DT_TEST(predict, dims_over_which_nothing_is_cut_are_said)
  * which the tables say. Over a dim of its own nothing is to be said. */
 DT_TEST(predict, batches_that_styles_keep_whole_are_said)
 {
-    static const dt_plan_rule rules[] = {
-        { "model.layers.*.mlp.experts", "ep_dispatch_experts" },
-        { "model.layers.*.mlp.experts.*", "grouped_gemm" },
-    };
     static const char *const dims[] = { "dp", "ep" };
+    static char text[1 << 16];
 
     for (size_t i = 0; i < DT_COUNT(dims); i++) {
-        const dt_plan plan = { .rules = rules, .n_rules = 2, .source = "mine", .dim = dims[i] };
-        dt_predict_options o = DT_PREDICT_OPTIONS_INIT;
-        dt_load_options load = DT_LOAD_OPTIONS_INIT;
-        char path[DT_TEST_PATH_BYTES], mesh[16], text[1 << 14];
-        dt_prediction *p = NULL;
-
+        const dt_plan plan = { .rules = sent, .n_rules = 2, .source = "mine", .dim = dims[i] };
+        char mesh[16];
         (void)snprintf(mesh, sizeof mesh, "%s=2", dims[i]);
-        load.plan = &plan;
-        o.load = &load;
-        o.mesh = mesh;
-        o.batch = 4;
-        DT_ASSERT_OK(
-            dt_predict(NULL, dt_test_source_path(path, "tests/golden/qwen3_moe/base"), &o, &p));
-        (void)dt_prediction_print(p, false, text, sizeof text);
+        print_sent(&plan, mesh, false, text, sizeof text);
         DT_ASSERT((strstr(text, "batches are not cut over dp") != NULL) == (i == 0));
-        (void)dt_prediction_print(p, true, text, sizeof text);
+        print_sent(&plan, mesh, true, text, sizeof text);
         DT_ASSERT((strstr(text, "\"whole_batches_over\": \"dp\"") != NULL) == (i == 0));
-        dt_prediction_release(&p);
     }
 }
